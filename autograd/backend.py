@@ -1,0 +1,50 @@
+"""Arrays and where they live. Operations ask here for the module that fits an array, and so never assume NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import cuda
+
+Array = Any  # a numpy.ndarray or a cupy.ndarray
+FLOATS = frozenset(np.dtype(name) for name in ("float16", "float32", "float64"))
+
+
+def array_module(x: Array) -> Any:
+    """The module whose functions take `x`: numpy, or cupy for an array on a GPU."""
+    return np if isinstance(x, np.ndarray) or not cuda.is_array(x) else cuda.module()
+
+
+def is_array(x: object) -> bool:
+    return isinstance(x, np.ndarray) or cuda.is_array(x)
+
+
+def device_of(x: Array) -> str:
+    """ "cpu", or "cuda:0" and so on."""
+    return "cpu" if isinstance(x, np.ndarray) else cuda.device_of(x)
+
+
+def to_device(x: Array, device: str) -> Array:
+    """`x` on `device` ("cpu", "cuda", "cuda:1"): itself if it is there already, else a copy."""
+    if device != "cpu":
+        return cuda.to_gpu(x, device)
+    return x if isinstance(x, np.ndarray) else cuda.to_host(x)
+
+
+def as_array(x: object, dtype: Any = None) -> Array:
+    """An array, as it is; a NumPy scalar as a 0-d array; Python numbers and lists as float32 unless told otherwise."""
+    if cuda.is_array(x):
+        return x
+    if dtype is None and not isinstance(x, np.ndarray | np.generic):
+        dtype = np.float32
+    return np.asarray(x, dtype=dtype)
+
+
+def constant(x: object, like: Array) -> Array:
+    """Plain data to work with `like`: float data takes its float dtype, everything goes to its device."""
+    array = x if is_array(x) else np.asarray(x)
+    if array.dtype in FLOATS and like.dtype in FLOATS:
+        array = array.astype(like.dtype, copy=False)
+    return to_device(array, device_of(like))

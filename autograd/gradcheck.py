@@ -1,0 +1,234 @@
+"""check_grads: hold the gradients of a function against numerical ones, in a way that cannot be fooled.
+
+The usual check sums the output, so it starts backward from ones. The sum of a softmax is constant: against ones, a
+softmax backward that is scaled by 7 or returns zero looks right. Here the output is weighted with a random cotangent v
+and the input moved in a random direction u, and both sides of  (J^T v) . u = v . (J u)  are compared, in float64:
+
+    J u  =  (f(x - 2h) - 8 f(x - h) + 8 f(x + h) - f(x + 2h)) / 12h,   error O(h^4)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from . import engine, modes
+from .backend import FLOATS, Array, as_array
+from .tensor import Tensor
+
+STEP = 1e-3  # of a value's size, or of 1 for smaller ones
+JACOBIAN_LIMIT = 4000  # evaluations to spend on explaining a mismatch
+
+
+class GradientError(AssertionError):
+    """A gradient is wrong; the message says where and by how much."""
+
+
+class KinkError(GradientError):
+    """The function is not differentiable so close to the inputs that a numerical gradient means nothing."""
+
+
+def check_grads(
+    fn: Callable[..., Tensor],
+    inputs: Any,
+    *,
+    seed: int = 0,
+    directions: int = 2,
+    tolerance: float = 1e-6,
+    float32_tolerance: float | None = 1e-4,
+) -> None:
+    """Raise GradientError unless the gradients of `fn(*inputs)` are right for every floating-point input.
+
+    fn          takes Tensors and returns one
+    inputs      an array or Tensor, or a list of them; floats are checked in float64, the rest is passed on
+    seed        of the cotangent and the directions, named in the error
+    directions  how many to try for each input
+    tolerance   of |(J^T v).u - v.(J u)|, relative to the sum of the sizes of the terms of v.(J u)
+    float32_tolerance   of float32 gradients against float64 ones, relative to the largest; None for float64 only
+
+    Also checked: gradients have their input's shape and dtype and share no memory, inputs and cotangent stay untouched,
+    two runs agree to the bit, and a cotangent of zero gives zero.
+    """
+    check = _Check(fn, inputs, seed)
+    gradients = check.properties()
+    for k in check.floats:
+        for _ in range(directions):
+            check.direction(k, gradients[k], tolerance)
+    if float32_tolerance is not None:
+        check.float32(float32_tolerance)
+
+
+class _Check:
+    def __init__(self, fn: Callable[..., Tensor], inputs: Any, seed: int) -> None:
+        self.fn = fn
+        self.seed = seed
+        self.rng = np.random.default_rng(seed)
+        given = inputs if isinstance(inputs, list | tuple) else [inputs]
+        self.arrays: list[Array] = [x.numpy() if isinstance(x, Tensor) else as_array(x) for x in given]
+        self.floats = [k for k, x in enumerate(self.arrays) if x.dtype in FLOATS]
+        for k in self.floats:
+            self.arrays[k] = self.arrays[k].astype(np.float64, copy=False)
+        self.output = self.run(self.arrays, record=True)
+        if self.output.dtype != np.float64:
+            raise GradientError(f"check_grads: float64 inputs gave a {self.output.dtype} output ({self.story()})")
+        self.cotangent = self.rng.standard_normal(self.output.shape)
+
+    def run(self, arrays: Sequence[Array], record: bool) -> Tensor:
+        tensors = [Tensor(x, requires_grad=record and k in self.floats) for k, x in enumerate(arrays)]
+        if record:
+            self.tensors = tensors
+            return _tensor(self.fn(*tensors))
+        with modes.no_grad():
+            return _tensor(self.fn(*tensors))
+
+    def gradients(self, output: Tensor, cotangent: Array) -> dict[int, Array]:
+        """By number of the input; zeros for an input that does not matter."""
+        zeros = {k: np.zeros_like(self.tensors[k].data) for k in self.floats}
+        if not output.requires_grad:
+            return zeros
+        try:
+            found = engine.grad(output, [self.tensors[k] for k in self.floats], cotangent, retain_graph=True)
+        except RuntimeError as error:
+            raise GradientError(f"check_grads: {error} ({self.story()})") from error
+        return {k: zeros[k] if g is None else g.data for k, g in zip(self.floats, found, strict=True)}
+
+    def properties(self) -> dict[int, Array]:
+        """What every gradient must fulfil whatever its value. Returns the gradients for the cotangent."""
+        before = [x.copy() for x in (*self.arrays, self.cotangent)]
+        gradients = self.gradients(self.output, self.cotangent)
+        second = self.gradients(self.run(self.arrays, record=True), self.cotangent)
+        zero = self.gradients(self.output, np.zeros_like(self.cotangent))
+        for k, (x, old) in enumerate(zip((*self.arrays, self.cotangent), before, strict=True)):
+            if not np.array_equal(x, old, equal_nan=x.dtype in FLOATS):
+                what = f"input {k}" if k < len(self.arrays) else "the incoming gradient"
+                raise GradientError(f"check_grads: {what} was edited in place ({self.story()})")
+        for k, g in gradients.items():
+            if not np.isfinite(g).all():
+                raise GradientError(f"check_grads: the gradient of input {k} has a NaN or Inf ({self.story()})")
+            if not np.array_equal(g, second[k]):
+                raise GradientError(f"check_grads: two runs gave different gradients of input {k} ({self.story()})")
+            if zero[k].any():
+                raise GradientError(f"check_grads: a zero cotangent gave a gradient of input {k} ({self.story()})")
+            others = [self.cotangent, *self.arrays, *(other for j, other in gradients.items() if j != k)]
+            if any(np.may_share_memory(g, other) for other in others):
+                raise GradientError(f"check_grads: the gradient of input {k} shares memory with another array")
+        return gradients
+
+    def direction(self, k: int, gradient: Array, tolerance: float) -> None:
+        """Compare both sides along one random direction of input k."""
+        x = self.arrays[k]
+        u = self.rng.standard_normal(x.shape)
+        u *= np.maximum(1, np.abs(x)) / max(1e-30, np.sqrt((u * u).sum()))
+        points = self.along(k, u)
+        slope = _slope(points)
+        analytic, numerical = float((gradient * u).sum()), float((self.cotangent * slope).sum())
+        rounding = 1e-14 / STEP * float(np.abs(self.cotangent * points[2]).sum())
+        allowed = tolerance * float(np.abs(self.cotangent * slope).sum()) + rounding
+        if abs(analytic - numerical) <= allowed:  # false also where one of them is NaN
+            return
+        if _has_kink(points, rounding):
+            raise KinkError(
+                f"check_grads: fn is not smooth within {2 * STEP:g} of input {k}; choose values farther from where it "
+                f"bends or jumps ({self.story()})"
+            )
+        raise GradientError(self.explain(k, analytic, numerical, allowed))
+
+    def along(self, k: int, u: Array) -> list[Array]:
+        """fn at x - 2hu, x - hu, x, x + hu, x + 2hu."""
+        arrays = list(self.arrays)
+        values = []
+        for steps in (-2, -1, 0, 1, 2):
+            arrays[k] = self.arrays[k] + steps * STEP * u
+            values.append(self.run(arrays, record=False).data)
+        return values
+
+    def explain(self, k: int, analytic: float, numerical: float, allowed: float) -> str:
+        x = self.arrays[k]
+        lines = [
+            f"check_grads: the gradient of input {k}, shape {x.shape}, is wrong ({self.story()})",
+            f"  along a random direction: analytic {analytic:.9g}, numerical {numerical:.9g}, allowed {allowed:.1g}",
+        ]
+        if x.size + self.output.size > JACOBIAN_LIMIT:
+            lines.append("  (too large for the whole Jacobian: try a smaller input to see the entries)")
+            return "\n".join(lines)
+        a, n = self.jacobians(k)
+        wrong = np.abs(a - n) > 1e-6 * np.maximum(1, np.abs(n).max(initial=0))
+        worst = np.unravel_index(np.abs(a - n).argmax(), a.shape)
+        out, inp = (
+            tuple(map(int, np.unravel_index(i, s))) for i, s in zip(worst, (self.output.shape, x.shape), strict=True)
+        )
+        lines.append(f"  worst of the Jacobian: d output{list(out)} / d input{list(inp)}")
+        lines.append(f"      analytic  {a[worst]:.9g}\n      numerical {n[worst]:.9g}")
+        lines.append(f"  {int(wrong.sum())} of {wrong.size} entries differ{_common_factor(a, n)}")
+        return "\n".join(lines)
+
+    def jacobians(self, k: int) -> tuple[Array, Array]:
+        """d(output)/d(input k), analytic by rows, numerical by columns."""
+        x = self.arrays[k]
+        self.output = self.run(self.arrays, record=True)
+        rows = []
+        for i in range(self.output.size):
+            one = np.zeros(self.output.size)
+            one[i] = 1
+            rows.append(self.gradients(self.output, one.reshape(self.output.shape))[k].ravel())
+        columns = []
+        for j in range(x.size):
+            u = np.zeros(x.size)
+            u[j] = max(1, abs(x.flat[j]))
+            columns.append(_slope(self.along(k, u.reshape(x.shape))).ravel() / u[j])
+        return np.stack(rows), np.stack(columns, axis=1)
+
+    def float32(self, tolerance: float) -> None:
+        """float32 gradients against float64 ones, at inputs that float32 can hold."""
+        narrow = [x.astype(np.float32) if k in self.floats else x for k, x in enumerate(self.arrays)]
+        cotangent = self.cotangent.astype(np.float32)
+        output = self.run(narrow, record=True)
+        if output.dtype != np.float32:
+            raise GradientError(f"check_grads: float32 inputs gave a {output.dtype} output ({self.story()})")
+        got = self.gradients(output, cotangent)
+        wide = [x.astype(np.float64) if k in self.floats else x for k, x in enumerate(narrow)]
+        want = self.gradients(self.run(wide, record=True), cotangent.astype(np.float64))
+        scale = max([float(np.abs(x).max(initial=0)) for x in (*want.values(), cotangent)])
+        for k, g in got.items():
+            error = float(np.abs(g - want[k]).max(initial=0))
+            if not error <= tolerance * scale:
+                raise GradientError(
+                    f"check_grads: the float32 gradient of input {k} is off by {error:.2g} from the float64 one, "
+                    f"allowed {tolerance * scale:.2g} ({self.story()})"
+                )
+
+    def story(self) -> str:
+        node = self.output.node
+        names = dict.fromkeys(n.function.name for n in engine._consumers_first(node)) if node is not None else ()
+        return f"operations: {' <- '.join(names) or 'none recorded'}; seed {self.seed}"
+
+
+def _tensor(output: Any) -> Tensor:
+    if not isinstance(output, Tensor):
+        raise TypeError(f"check_grads: fn must return a Tensor, got {type(output).__name__}")
+    return output
+
+
+def _slope(points: list[Array]) -> Array:
+    far_left, left, _, right, far_right = points
+    return (far_left - 8 * left + 8 * right - far_right) / (12 * STEP)
+
+
+def _has_kink(points: list[Array], rounding: float) -> bool:
+    """Slopes between neighbouring points of a smooth function lie on a line, up to O(h^2); a kink breaks it."""
+    slopes = [(b - a) / STEP for a, b in pairwise(points)]
+    size = max(float(np.abs(s).max(initial=0)) for s in slopes)
+    bends = [np.abs(a - 2 * b + c).max(initial=0) for a, b, c in zip(slopes, slopes[1:], slopes[2:], strict=False)]
+    return bool(max(bends) > 1e-4 * size + rounding)
+
+
+def _common_factor(analytic: Array, numerical: Array) -> str:
+    """A hint where all of the gradient is off by one factor."""
+    if not analytic.any():
+        return "; the analytic gradient is zero"
+    factor = float((analytic * numerical).sum() / max(1e-300, (numerical * numerical).sum()))
+    close = np.allclose(analytic, factor * numerical, rtol=1e-6, atol=1e-9 * np.abs(numerical).max(initial=0))
+    return f"; the analytic gradient is {factor:.6g} times the numerical one" if close else ""

@@ -1,0 +1,59 @@
+"""The modes that recording obeys: `no_grad`, `detect_anomaly`, and the tape of a running `checkpoint`.
+
+They live in one context variable, so two threads or two coroutines never see each other's modes. A new thread
+starts with the defaults; `inherit_modes` hands the caller's modes to a worker.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import wraps
+from typing import Any, NamedTuple
+
+
+class Modes(NamedTuple):
+    grad: bool = True  # record operations, so that backward can follow them
+    anomaly: bool = False  # look for NaN, Inf and edited arrays
+    tape: Any = None  # a running checkpoint, told of every operation that is recorded
+
+
+_DEFAULTS = Modes()
+_modes = contextvars.ContextVar("autograd_modes", default=_DEFAULTS)
+current = _modes.get  # one look-up per operation: this is on the hot path
+
+
+@contextmanager
+def changed(**changes: Any) -> Iterator[None]:
+    """Run a `with` block in the current modes with some of them changed."""
+    token = _modes.set(_modes.get()._replace(**changes))
+    try:
+        yield
+    finally:
+        _modes.reset(token)
+
+
+def no_grad() -> AbstractContextManager[None]:
+    """Do not record: results need no gradient and nothing is kept for backward. Also a decorator."""
+    return changed(grad=False)
+
+
+def detect_anomaly() -> AbstractContextManager[None]:
+    """Stop at the first operation that makes a NaN or Inf, or whose saved arrays were edited in place.
+
+    The error names the operation and shows the line that called it. Every array is read once more on the way, so
+    this is for finding mistakes, not for training. Run forward *and* backward inside the block.
+    """
+    return changed(anomaly=True)
+
+
+def inherit_modes(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`fn`, to be called from other threads, as if it were called here: `pool.submit(inherit_modes(work), x)`."""
+    context = contextvars.copy_context()
+
+    @wraps(fn)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return context.copy().run(fn, *args, **kwargs)  # a context runs in one thread at a time, hence the copy
+
+    return run

@@ -1,0 +1,30 @@
+"""Every differentiable operation, with NumPy's names and argument order.
+
+arithmetic    two operands, with broadcasting
+elementwise   one value in, one value out
+reduction     sums, means and extremes over axes
+shape         the same values in another arrangement
+indexing      picking values out
+matmul        products of matrices
+nn            what neural networks add: softmax, layer norm, GELU, dropout
+loss          what they minimise
+
+Each is a class with `forward` and `backward` beside each other, and a function that people call.
+"""
+
+from .arithmetic import add, divide, maximum, minimum, multiply, pow, subtract, where
+from .elementwise import abs, astype, clip, erf, exp, log, negative, relu, sigmoid, sqrt, tanh, to_device
+from .indexing import getitem, split, take_along_axis
+from .loss import bce_with_logits, cross_entropy, kl_div
+from .matmul import linear, matmul
+from .nn import drop_path, dropout, gelu, layer_norm, log_softmax, softmax
+from .reduction import logsumexp, max, mean, min, sum, var
+from .shape import broadcast_to, concat, expand_dims, flip, pad, reshape, squeeze, stack, swapaxes, transpose
+
+__all__ = [
+    "abs", "add", "astype", "bce_with_logits", "broadcast_to", "clip", "concat", "cross_entropy", "divide",
+    "drop_path", "dropout", "erf", "exp", "expand_dims", "flip", "gelu", "getitem", "kl_div", "layer_norm", "linear",
+    "log", "log_softmax", "logsumexp", "matmul", "max", "maximum", "mean", "min", "minimum", "multiply", "negative",
+    "pad", "pow", "relu", "reshape", "sigmoid", "softmax", "split", "sqrt", "squeeze", "stack", "subtract", "sum",
+    "swapaxes", "take_along_axis", "tanh", "to_device", "transpose", "var", "where",
+]  # fmt: skip

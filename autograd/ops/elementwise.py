@@ -1,0 +1,253 @@
+"""Operations on one value at a time: functions, cutting, and conversion to another dtype or device."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .. import backend, kernels
+from ..backend import Array, array_module
+from ..function import Context, Function, OperandError
+from ..tensor import Tensor, as_tensor
+
+
+class Negative(Function):
+    """y = -x;  dx = -g"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array) -> Array:
+        return -x
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        return -g
+
+
+class Exp(Function):
+    """y = e^x;  dx = g y"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array) -> Array:
+        y = array_module(x).exp(x)
+        ctx.save(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        (y,) = ctx.saved
+        return g * y
+
+
+class Log(Function):
+    """y = log x;  dx = g / x"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array) -> Array:
+        ctx.save(x)
+        return array_module(x).log(x)
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        (x,) = ctx.saved
+        return g / x
+
+
+class Sqrt(Function):
+    """y = sqrt x;  dx = g / 2y"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array) -> Array:
+        y = array_module(x).sqrt(x)
+        ctx.save(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        (y,) = ctx.saved
+        return g / (2 * y)
+
+
+class Tanh(Function):
+    """y = tanh x;  dx = g (1 - y^2)"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array) -> Array:
+        y = array_module(x).tanh(x)
+        ctx.save(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        (y,) = ctx.saved
+        return g * (1 - y * y)
+
+
+class Sigmoid(Function):
+    """y = 1 / (1 + e^-x);  dx = g y (1 - y). Written with tanh, which overflows nowhere."""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array) -> Array:
+        y = 0.5 * array_module(x).tanh(0.5 * x) + 0.5
+        ctx.save(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        (y,) = ctx.saved
+        return g * (y * (1 - y))
+
+
+class Erf(Function):
+    """y = erf x;  dx = g 2/sqrt(pi) e^(-x^2)"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array) -> Array:
+        ctx.save(x)
+        return kernels.erf(x)
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        (x,) = ctx.saved
+        return g * (2 / math.sqrt(math.pi) * array_module(x).exp(-x * x))
+
+
+class Relu(Function):
+    """y = max(x, 0);  dx = g where x > 0"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array) -> Array:
+        y = array_module(x).maximum(x, 0)
+        ctx.save(y)  # y > 0 exactly where x > 0, and y is what the next operation keeps anyway
+        return y
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        (y,) = ctx.saved
+        return g * (y > 0)
+
+
+class Abs(Function):
+    """y = |x|;  dx = g sign(x), 0 at 0"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array) -> Array:
+        xp = array_module(x)
+        ctx.save(xp.sign(x) if ctx.needs[0] else None)
+        return xp.abs(x)
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        (sign,) = ctx.saved
+        return g * sign
+
+
+class Clip(Function):
+    """y = x cut to [low, high], two numbers or None;  dx = g inside"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array, low: float | None, high: float | None) -> Array:
+        if low is None and high is None:
+            raise OperandError("give min, max or both")
+        xp = array_module(x)
+        inside = True
+        if low is not None:
+            inside = inside & (x >= low)
+        if high is not None:
+            inside = inside & (x <= high)
+        ctx.save(inside)
+        return xp.clip(x, low, high)
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        (inside,) = ctx.saved
+        return g * inside
+
+
+class Astype(Function):
+    """y = x in another dtype;  dx = g in x's"""
+
+    widens = True
+
+    @staticmethod
+    def forward(ctx: Context, x: Array, dtype: np.dtype) -> Array:
+        ctx.save(x.dtype)
+        return x.astype(dtype)
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        (dtype,) = ctx.saved
+        return g.astype(dtype)
+
+
+class ToDevice(Function):
+    """y = a copy of x on another device;  dx = a copy of g on x's"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array, device: str) -> Array:
+        ctx.save(backend.device_of(x))
+        return backend.to_device(x, device)
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        (device,) = ctx.saved
+        return backend.to_device(g, device)
+
+
+# ---- the functions that people call
+
+
+def negative(x: Any) -> Tensor:
+    return Negative.apply(as_tensor(x))
+
+
+def exp(x: Any) -> Tensor:
+    return Exp.apply(as_tensor(x))
+
+
+def log(x: Any) -> Tensor:
+    return Log.apply(as_tensor(x))
+
+
+def sqrt(x: Any) -> Tensor:
+    return Sqrt.apply(as_tensor(x))
+
+
+def tanh(x: Any) -> Tensor:
+    return Tanh.apply(as_tensor(x))
+
+
+def sigmoid(x: Any) -> Tensor:
+    return Sigmoid.apply(as_tensor(x))
+
+
+def erf(x: Any) -> Tensor:
+    """Exact in float64; in float32 off by at most 1.5e-7."""
+    return Erf.apply(as_tensor(x))
+
+
+def relu(x: Any) -> Tensor:
+    return Relu.apply(as_tensor(x))
+
+
+def abs(x: Any) -> Tensor:
+    return Abs.apply(as_tensor(x))
+
+
+def clip(x: Any, min: float | None = None, max: float | None = None) -> Tensor:
+    return Clip.apply(as_tensor(x), min, max)
+
+
+def astype(x: Any, dtype: Any) -> Tensor:
+    """`x` in another dtype, itself if it has it already. To integers or booleans, the graph ends here."""
+    x, dtype = as_tensor(x), np.dtype(dtype)
+    if x.dtype == dtype:
+        return x
+    return Astype.apply(x, dtype) if dtype in backend.FLOATS else Tensor(x.data.astype(dtype))
+
+
+def to_device(x: Any, device: str) -> Tensor:
+    """`x` on "cpu", "cuda" or "cuda:1", itself if it is there already."""
+    x = as_tensor(x)
+    return x if x.device == device else ToDevice.apply(x, device)

@@ -1,0 +1,118 @@
+"""Picking values out of a Tensor. A value picked several times gathers several gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import backend
+from ..backend import Array, array_module
+from ..function import Context, Function, OperandError
+from ..tensor import Tensor, as_tensor
+
+
+class Getitem(Function):
+    """y = x[index];  dx = zeros, with g added at index"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array, index: Any) -> Array:
+        ctx.save(x.shape, index)
+        return x[index]
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        shape, index = ctx.saved
+        return _add_at(shape, index, g)
+
+
+class TakeAlongAxis(Function):
+    """y[.., i, ..] = x[.., indices[.., i, ..], ..];  dx = zeros, with g added at the indices"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array, indices: Array, axis: int) -> Array:
+        if indices.dtype.kind not in "iu":
+            raise OperandError(f"indices must be integers, got {indices.dtype}")
+        if indices.ndim != x.ndim:
+            raise OperandError(f"indices must have {x.ndim} axes like x {x.shape}, got {indices.shape}")
+        if not -x.ndim <= axis < x.ndim:
+            raise OperandError(f"axis {axis} is out of range for shape {x.shape}")
+        axis %= x.ndim
+        _check_range(indices, x.shape[axis])
+        y = array_module(x).take_along_axis(x, indices, axis)
+        ctx.save(x.shape, indices, axis)
+        return y
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Any:
+        shape, indices, axis = ctx.saved
+        xp = array_module(g)
+        grid = []  # the same places as plain integer indices
+        for i, size in enumerate(shape):
+            along = [1] * len(shape)
+            along[i] = -1
+            # an axis of indices of size 1 was broadcast over x's, so its gradient spreads over all of it
+            grid.append(indices if i == axis else xp.arange(size).reshape(along))
+        return _add_at(shape, tuple(grid), g), None
+
+
+def _add_at(shape: tuple[int, ...], index: Any, g: Array) -> Array:
+    xp = array_module(g)
+    total = xp.zeros(shape, g.dtype)
+    parts = index if isinstance(index, tuple) else (index,)
+    if any(backend.is_array(part) and part.dtype != bool for part in parts):
+        xp.add.at(total, index, g)  # plain assignment would keep only the last of repeated indices
+    else:
+        total[index] = g
+    return total
+
+
+def _check_range(indices: Array, size: int) -> None:
+    """NumPy would say so itself; CuPy wraps around silently, but to look there would cost a wait for the GPU."""
+    if isinstance(indices, np.ndarray) and indices.size and not (-size <= indices.min() and indices.max() < size):
+        raise IndexError(f"indices must be in [{-size}, {size - 1}], got {indices.min()} to {indices.max()}")
+
+
+def getitem(x: Any, index: Any) -> Tensor:
+    """x[index]: integers, slices, ..., None, and integer or boolean arrays, lists or Tensors."""
+    x = as_tensor(x)
+    parts = index if isinstance(index, tuple) else (index,)
+    plain = tuple(_plain_index(part, x) for part in parts)
+    return Getitem.apply(x, plain if isinstance(index, tuple) else plain[0])
+
+
+def _plain_index(part: Any, x: Tensor) -> Any:
+    if isinstance(part, Tensor):
+        part = part.data
+    if isinstance(part, list):
+        part = np.asarray(part) if part else np.asarray(part, dtype=np.intp)
+    if backend.is_array(part):
+        if part.dtype.kind not in "biu":
+            raise IndexError(f"getitem: index arrays must be integers or booleans, got {part.dtype}")
+        return backend.to_device(part, x.device)
+    return part
+
+
+def take_along_axis(x: Any, indices: Any, axis: int = -1) -> Tensor:
+    """One value per index along an axis: `take_along_axis(log_probs, labels[:, None], -1)`."""
+    indices = indices if isinstance(indices, Tensor) else Tensor(np.asarray(indices))
+    return TakeAlongAxis.apply(as_tensor(x), indices, axis)
+
+
+def split(x: Any, indices_or_sections: int | list[int], axis: int = 0) -> list[Tensor]:
+    """Pieces along an axis: a number of equal ones, or the indices at which to cut."""
+    x = as_tensor(x)
+    if not -x.ndim <= axis < x.ndim:
+        raise OperandError(f"split: axis {axis} is out of range for shape {x.shape}")
+    size = x.shape[axis]
+    if isinstance(indices_or_sections, int):
+        count = indices_or_sections
+        if count < 1 or size % count:
+            raise OperandError(f"split: axis {axis} of shape {x.shape} does not divide into {count} equal pieces")
+        cuts = [size // count * i for i in range(1, count)]
+    else:
+        cuts = list(indices_or_sections)
+    before = (slice(None),) * (axis % x.ndim)
+    return [
+        Getitem.apply(x, (*before, slice(start, stop))) for start, stop in zip([0, *cuts], [*cuts, size], strict=True)
+    ]

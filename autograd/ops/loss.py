@@ -1,0 +1,187 @@
+"""Losses. Targets are constants: no gradient flows into them, so a teacher's output must be detached.
+
+`reduction` is "mean" (over the samples, which are all axes but the class axis), "sum", or "none" for one value each.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import kernels
+from ..backend import FLOATS, Array, array_module, constant
+from ..function import Context, Function, OperandError
+from ..tensor import Tensor, as_tensor
+
+
+class CrossEntropy(Function):
+    """loss = -sum_k t_k log softmax(x)_k;  dx = softmax(x) sum(t) - t
+
+    Class indices with smoothing s stand for t = s/K everywhere and 1 - s more at the class.
+    """
+
+    @staticmethod
+    def forward(ctx: Context, logits: Array, targets: Array, smoothing: float, reduction: str) -> Array:
+        xp = array_module(logits)
+        log_p = kernels.log_softmax(logits, -1)
+        if targets.dtype.kind in "iu":
+            wide = kernels.widened(log_p)
+            losses = -xp.take_along_axis(wide, targets[..., None], -1)[..., 0]
+            if smoothing:
+                losses = (1 - smoothing) * losses - smoothing * wide.mean(axis=-1)
+        else:
+            soft = _smoothed(targets, smoothing)
+            # a class that cannot be (-inf) and is not asked for (0) costs nothing, but 0 * inf is NaN
+            losses = -kernels.widened(xp.where(soft == 0, 0, soft * log_p)).sum(axis=-1)
+        ctx.save(log_p if ctx.needs[0] else None, targets, smoothing, reduction)
+        return _reduce(losses, reduction).astype(logits.dtype, copy=False)
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Any:
+        log_p, targets, smoothing, reduction = ctx.saved
+        xp = array_module(log_p)
+        gx = xp.exp(log_p)
+        if targets.dtype.kind in "iu":
+            classes = log_p.shape[-1]
+            if smoothing:
+                gx -= smoothing / classes
+            gx -= (1 - smoothing) * (targets[..., None] == xp.arange(classes))
+        else:
+            soft = _smoothed(targets, smoothing)
+            gx *= kernels.total(soft, -1, keepdims=True)
+            gx -= soft
+        gx *= _per_sample(g, log_p.shape[:-1], reduction)[..., None]
+        return gx, None
+
+    @staticmethod
+    def reference(logits: Tensor, targets: Tensor, smoothing: float, reduction: str) -> Tensor:
+        t = targets.data
+        if t.dtype.kind in "iu":
+            t = (t[..., None] == array_module(t).arange(logits.shape[-1])).astype(logits.dtype)
+        losses = -(logits.log_softmax(-1) * _smoothed(t, smoothing)).sum(-1)
+        return losses if reduction == "none" else losses.mean() if reduction == "mean" else losses.sum()
+
+
+class BceWithLogits(Function):
+    """loss = -t log s(x) - (1 - t) log(1 - s(x)) = max(x, 0) - x t + log(1 + e^-|x|);  dx = s(x) - t"""
+
+    @staticmethod
+    def forward(ctx: Context, logits: Array, targets: Array, reduction: str) -> Array:
+        xp = array_module(logits)
+        x = kernels.widened(logits)
+        losses = xp.maximum(x, 0) - x * targets + xp.log1p(xp.exp(-xp.abs(x)))
+        ctx.save(logits, targets, reduction)
+        return _reduce(losses, reduction).astype(logits.dtype, copy=False)
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Any:
+        logits, targets, reduction = ctx.saved
+        sigmoid = 0.5 * array_module(logits).tanh(0.5 * logits) + 0.5
+        return (sigmoid - targets) * _per_sample(g, logits.shape, reduction), None
+
+    @staticmethod
+    def reference(logits: Tensor, targets: Tensor, reduction: str) -> Tensor:
+        p = logits.sigmoid()
+        losses = -(targets * p.log() + (1 - targets) * (1 - p).log())
+        return losses if reduction == "none" else losses.mean() if reduction == "mean" else losses.sum()
+
+
+class KlDiv(Function):
+    """loss = sum_k p_k (log p_k - log q_k), with 0 log 0 = 0;  d(log q) = -p"""
+
+    @staticmethod
+    def forward(ctx: Context, log_q: Array, p: Array, reduction: str) -> Array:
+        xp = array_module(log_q)
+        terms = p * (xp.log(xp.where(p == 0, 1, p)) - log_q)
+        losses = kernels.widened(xp.where(p == 0, 0, terms)).sum(axis=-1)
+        ctx.save(p, reduction)
+        return _reduce(losses, reduction).astype(log_q.dtype, copy=False)
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Any:
+        p, reduction = ctx.saved
+        return -p * _per_sample(g, p.shape[:-1], reduction)[..., None], None
+
+    @staticmethod
+    def reference(log_q: Tensor, p: Tensor, reduction: str) -> Tensor:
+        losses = (p * (p.log() - log_q)).sum(-1)
+        return losses if reduction == "none" else losses.mean() if reduction == "mean" else losses.sum()
+
+
+def cross_entropy(logits: Any, targets: Any, label_smoothing: float = 0.0, reduction: str = "mean") -> Tensor:
+    """Between logits (..., K) and targets: class indices (...), or soft targets (..., K)."""
+    logits = as_tensor(logits)
+    if not logits.ndim:
+        raise OperandError("cross_entropy: logits need a last axis of classes, got shape ()")
+    t = _targets("cross_entropy", targets, logits)
+    if t.dtype.kind in "iu":
+        _check_targets("cross_entropy", t, logits.shape[:-1], "class indices")
+        classes = logits.shape[-1]
+        if isinstance(t, np.ndarray) and t.size and not (t.min() >= 0 and t.max() < classes):
+            raise IndexError(f"cross_entropy: class indices must be in [0, {classes - 1}], got {t.min()} to {t.max()}")
+    else:
+        _check_targets("cross_entropy", t, logits.shape, "soft targets")
+    if not 0 <= label_smoothing < 1:
+        raise OperandError(f"cross_entropy: label_smoothing must be in [0, 1), got {label_smoothing}")
+    return CrossEntropy.apply(logits, Tensor(t), label_smoothing, reduction)
+
+
+def bce_with_logits(logits: Any, targets: Any, reduction: str = "mean") -> Tensor:
+    """Binary cross-entropy of every logit against a target in [0, 1]; the mean is over all values."""
+    logits = as_tensor(logits)
+    t = _targets("bce_with_logits", targets, logits).astype(logits.dtype, copy=False)
+    _check_targets("bce_with_logits", t, logits.shape, "targets")
+    return BceWithLogits.apply(logits, Tensor(t), reduction)
+
+
+def kl_div(log_q: Any, p: Any, reduction: str = "mean") -> Tensor:
+    """KL(p || q) over the last axis, from log-probabilities `log_q` (a student) and probabilities `p` (a teacher)."""
+    log_q = as_tensor(log_q)
+    if not log_q.ndim:
+        raise OperandError("kl_div: log_q needs a last axis of classes, got shape ()")
+    t = _targets("kl_div", p, log_q).astype(log_q.dtype, copy=False)
+    _check_targets("kl_div", t, log_q.shape, "p")
+    return KlDiv.apply(log_q, Tensor(t), reduction)
+
+
+def _targets(name: str, targets: Any, logits: Tensor) -> Array:
+    """Targets as an array beside the logits."""
+    if logits.dtype not in FLOATS:
+        raise TypeError(f"{name}: expected floating-point logits, got {logits.dtype}")
+    if isinstance(targets, Tensor):
+        if targets.requires_grad:
+            raise OperandError(f"{name}: targets are constants here, but these require grad; detach() them")
+        targets = targets.data
+    return constant(targets, like=logits.data)
+
+
+def _check_targets(name: str, targets: Array, shape: tuple[int, ...], what: str) -> None:
+    if targets.shape != shape:
+        raise OperandError(f"{name}: {what} must have shape {shape} to match the logits, got {targets.shape}")
+
+
+def _smoothed(targets: Array, smoothing: float) -> Array:
+    return targets * (1 - smoothing) + smoothing / targets.shape[-1] if smoothing else targets
+
+
+def _reduce(losses: Array, reduction: str) -> Array:
+    if reduction == "none":
+        return losses
+    if reduction == "sum":
+        return losses.sum()
+    if reduction != "mean":
+        raise OperandError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+    if losses.size == 0:
+        raise OperandError("there is no mean loss of an empty batch")
+    return losses.mean()
+
+
+def _per_sample(g: Array, shape: tuple[int, ...], reduction: str) -> Array:
+    """The gradient of each sample's own loss."""
+    if reduction == "mean":
+        count = 1
+        for size in shape:
+            count *= size
+        g = g / count
+    return array_module(g).broadcast_to(g, shape) if reduction != "none" else g

@@ -1,0 +1,166 @@
+"""What neural networks add. Each is fused for speed and has a `reference` that says the same in simpler operations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import kernels
+from ..backend import Array, device_of, to_device
+from ..function import Context, Function, OperandError
+from ..random import Stream
+from ..tensor import Tensor, as_tensor
+
+
+class Softmax(Function):
+    """y = e^x / sum e^x;  dx = y (g - sum(g y))"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array, axis: int) -> Array:
+        y = kernels.softmax(x, axis)
+        ctx.save(y, axis)
+        return y
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        y, axis = ctx.saved
+        return kernels.softmax_grad(g, y, axis)
+
+    @staticmethod
+    def reference(x: Tensor, axis: int) -> Tensor:
+        e = (x - x.detach().max(axis, keepdims=True)).exp()  # the shift cancels, so it needs no gradient
+        return e / e.sum(axis, keepdims=True)
+
+
+class LogSoftmax(Function):
+    """y = x - log sum e^x;  dx = g - softmax(x) sum(g)"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array, axis: int) -> Array:
+        y = kernels.log_softmax(x, axis)
+        ctx.save(y, axis)
+        return y
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        y, axis = ctx.saved
+        return kernels.log_softmax_grad(g, y, axis)
+
+    @staticmethod
+    def reference(x: Tensor, axis: int) -> Tensor:
+        return x - x.logsumexp(axis, keepdims=True)
+
+
+class LayerNorm(Function):
+    """y = (x - mean) / sqrt(var + eps) * weight + bias, over the last axis"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array, weight: Array, bias: Array, eps: float) -> Array:
+        if not x.ndim or not x.shape[-1]:
+            raise OperandError(f"x needs a last axis with at least one value, got shape {x.shape}")
+        for name, parameter in (("weight", weight), ("bias", bias)):
+            if parameter.shape != x.shape[-1:]:
+                raise OperandError(
+                    f"{name} must have shape {x.shape[-1:]} to match the last axis of x {x.shape}, "
+                    f"got {parameter.shape}"
+                )
+        y, x_hat, rstd = kernels.layer_norm(x, weight, bias, eps)
+        ctx.save(x_hat, rstd, weight)
+        return y
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Any:
+        x_hat, rstd, weight = ctx.saved
+        return kernels.layer_norm_grad(g, x_hat, rstd, weight)  # for x, weight, bias
+
+    @staticmethod
+    def reference(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        centred = x - x.mean(-1, keepdims=True)
+        return centred / ((centred * centred).mean(-1, keepdims=True) + eps).sqrt() * weight + bias
+
+
+class Gelu(Function):
+    """y = x Phi(x), Phi the normal distribution;  dx = g (Phi(x) + x phi(x)), phi its density
+
+    Forward computes the derivative along with the value, where both share their work, and keeps only that.
+    """
+
+    @staticmethod
+    def forward(ctx: Context, x: Array) -> Array:
+        y, derivative = kernels.gelu(x, with_derivative=ctx.needs[0])
+        ctx.save(derivative)
+        return y
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        (derivative,) = ctx.saved
+        return g * derivative
+
+    @staticmethod
+    def reference(x: Tensor) -> Tensor:
+        return 0.5 * x * (1 + (x * 0.5**0.5).erf())
+
+
+class Dropout(Function):
+    """y = x keep / (1 - rate), keep random;  dx = g keep / (1 - rate)
+
+    `keep` has x's shape, or a shape that broadcasts to it: one value per sample drops whole samples (stochastic depth).
+    """
+
+    @staticmethod
+    def forward(ctx: Context, x: Array, keep: Array, rate: float) -> Array:
+        ctx.save(keep, rate)
+        return x * (keep * x.dtype.type(1 / (1 - rate)))
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        keep, rate = ctx.saved
+        return g * (keep * g.dtype.type(1 / (1 - rate)))
+
+    @staticmethod
+    def reference(x: Tensor, keep: Array, rate: float) -> Tensor:
+        return x * keep / (1 - rate)
+
+
+def softmax(x: Any, axis: int = -1) -> Tensor:
+    """Right for logits of any size. -inf has weight 0, and a row of nothing but -inf is all zeros."""
+    return Softmax.apply(as_tensor(x), axis)
+
+
+def log_softmax(x: Any, axis: int = -1) -> Tensor:
+    return LogSoftmax.apply(as_tensor(x), axis)
+
+
+def layer_norm(x: Any, weight: Any, bias: Any, eps: float = 1e-6) -> Tensor:
+    """Layer normalisation over the last axis; weight and bias have that axis's size."""
+    return LayerNorm.apply(as_tensor(x), as_tensor(weight), as_tensor(bias), eps)
+
+
+def gelu(x: Any) -> Tensor:
+    """The exact GELU, with erf. In float32 erf is off by at most 1.5e-7, in float64 by nothing."""
+    return Gelu.apply(as_tensor(x))
+
+
+def dropout(x: Any, rate: float, stream: Stream) -> Tensor:
+    """Each value is dropped with probability `rate`, the others are scaled up to keep the mean.
+
+    The same stream gives the same mask. Row i of `x` is sample `stream.sample + i`, see `autograd.random`.
+    """
+    x = as_tensor(x)
+    return _drop("dropout", x, rate, stream, x.shape)
+
+
+def drop_path(x: Any, rate: float, stream: Stream) -> Tensor:
+    """Stochastic depth: each sample (row) is dropped whole with probability `rate`, the others are scaled up."""
+    x = as_tensor(x)
+    return _drop("drop_path", x, rate, stream, (*x.shape[:1], *(1 for _ in x.shape[1:])))
+
+
+def _drop(name: str, x: Tensor, rate: float, stream: Stream, mask_shape: tuple[int, ...]) -> Tensor:
+    if not 0 <= rate < 1:
+        raise OperandError(f"{name}: rate must be in [0, 1), got {rate}")
+    if x.ndim == 0:
+        raise OperandError(f"{name}: the first axis of x is its samples, but x has shape ()")
+    if rate == 0:
+        return x
+    keep = stream.uniform(mask_shape) >= rate
+    return Dropout.apply(x, to_device(keep, device_of(x.data)), rate)

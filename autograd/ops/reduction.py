@@ -1,0 +1,182 @@
+"""Reductions over one axis, several, or all (axis=None). Sums of float16 are added up in float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import kernels
+from ..backend import Array, array_module
+from ..function import Context, Function, OperandError
+from ..tensor import Tensor, as_tensor
+
+
+def _axes(axis: Any, ndim: int) -> tuple[int, ...]:
+    """The axes meant by NumPy's `axis`, counted from the front."""
+    axes = range(ndim) if axis is None else axis if isinstance(axis, tuple | list) else (axis,)
+    for a in axes:
+        if not -ndim <= a < ndim:
+            raise OperandError(f"axis {a} is out of range for {ndim} axes")
+    result = tuple(a % ndim for a in axes)
+    if len({*result}) != len(result):
+        raise OperandError(f"axis {axis} names an axis twice")
+    return result
+
+
+def _count(shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
+    count = 1
+    for a in axes:
+        count *= shape[a]
+    return count
+
+
+def _finish(y: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    return y if keepdims else y.reshape([size for i, size in enumerate(y.shape) if i not in axes])
+
+
+def _spread(g: Array, shape: tuple[int, ...], axes: tuple[int, ...]) -> Array:
+    """A gradient of the reduced shape with its axes back, ready to broadcast against the input."""
+    return g.reshape([1 if i in axes else size for i, size in enumerate(shape)])
+
+
+class Sum(Function):
+    """y = sum of x;  dx = g, repeated"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array, axis: Any, keepdims: bool) -> Array:
+        axes = _axes(axis, x.ndim)
+        ctx.save(x.shape, axes)
+        return kernels.total(x, axes, keepdims)
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        shape, axes = ctx.saved
+        return array_module(g).broadcast_to(_spread(g, shape, axes), shape)
+
+
+class Mean(Function):
+    """y = sum of x / n;  dx = g / n, repeated"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array, axis: Any, keepdims: bool) -> Array:
+        axes = _axes(axis, x.ndim)
+        if _count(x.shape, axes) == 0:
+            raise OperandError("there is no mean of nothing: an axis to average over is empty")
+        ctx.save(x.shape, axes)
+        return kernels.mean(x, axes, keepdims)
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        shape, axes = ctx.saved
+        return array_module(g).broadcast_to(_spread(g / _count(shape, axes), shape, axes), shape)
+
+    @staticmethod
+    def reference(x: Tensor, axis: Any, keepdims: bool) -> Tensor:
+        return sum(x, axis, keepdims) / _count(x.shape, _axes(axis, x.ndim))
+
+
+class Var(Function):
+    """y = sum of (x - mean)^2 / (n - ddof);  dx = g 2 (x - mean) / (n - ddof)
+
+    The gradient through the mean vanishes, because the deviations sum to zero.
+    """
+
+    @staticmethod
+    def forward(ctx: Context, x: Array, axis: Any, keepdims: bool, ddof: int) -> Array:
+        axes = _axes(axis, x.ndim)
+        n = _count(x.shape, axes) - ddof
+        if n <= 0:
+            raise OperandError(f"needs more than ddof={ddof} values to take the variance of, got {n + ddof}")
+        wide = kernels.widened(x)
+        deviation = wide - wide.mean(axis=axes, keepdims=True)
+        ctx.save(deviation.astype(x.dtype, copy=False), axes, n)
+        return ((deviation * deviation).sum(axis=axes, keepdims=keepdims) / n).astype(x.dtype, copy=False)
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        deviation, axes, n = ctx.saved
+        return _spread(g, deviation.shape, axes) * deviation * (2 / n)
+
+    @staticmethod
+    def reference(x: Tensor, axis: Any, keepdims: bool, ddof: int) -> Tensor:
+        centred = x - mean(x, axis, keepdims=True)
+        return sum(centred * centred, axis, keepdims) / (_count(x.shape, _axes(axis, x.ndim)) - ddof)
+
+
+class _Extreme(Function):
+    """What max and min share: g goes to the extreme value, in equal parts where several are equal."""
+
+    @staticmethod
+    def select(ctx: Context, x: Array, axis: Any, keepdims: bool, method: str) -> Array:
+        axes = _axes(axis, x.ndim)
+        if _count(x.shape, axes) == 0:
+            raise OperandError(f"there is no {method} of nothing: an axis to search is empty")
+        y = getattr(x, method)(axis=axes, keepdims=True)
+        ctx.save(x == y if ctx.needs[0] else None, axes)
+        return _finish(y, axes, keepdims)
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        chosen, axes = ctx.saved
+        share = _spread(g, chosen.shape, axes) / chosen.sum(axis=axes, keepdims=True).astype(g.dtype)
+        return share * chosen
+
+
+class Max(_Extreme):
+    """y = largest of x;  g goes there, in equal parts where several are equal"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array, axis: Any, keepdims: bool) -> Array:
+        return Max.select(ctx, x, axis, keepdims, "max")
+
+
+class Min(_Extreme):
+    """y = smallest of x;  g goes there, in equal parts where several are equal"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array, axis: Any, keepdims: bool) -> Array:
+        return Min.select(ctx, x, axis, keepdims, "min")
+
+
+class Logsumexp(Function):
+    """y = log sum e^x, without overflow;  dx = g e^(x - y), which is g softmax(x)"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array, axis: Any, keepdims: bool) -> Array:
+        axes = _axes(axis, x.ndim)
+        y = kernels.logsumexp(x, axes)
+        ctx.save(kernels.softmax(x, axes) if ctx.needs[0] else None, axes)
+        return _finish(y, axes, keepdims)
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        softmax, axes = ctx.saved
+        return _spread(g, softmax.shape, axes) * softmax
+
+    @staticmethod
+    def reference(x: Tensor, axis: Any, keepdims: bool) -> Tensor:
+        return x.exp().sum(axis, keepdims).log()
+
+
+def sum(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+    return Sum.apply(as_tensor(x), axis, keepdims)
+
+
+def mean(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+    return Mean.apply(as_tensor(x), axis, keepdims)
+
+
+def var(x: Any, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Tensor:
+    """The variance; ddof=1 divides by n - 1."""
+    return Var.apply(as_tensor(x), axis, keepdims, ddof)
+
+
+def max(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+    return Max.apply(as_tensor(x), axis, keepdims)
+
+
+def min(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+    return Min.apply(as_tensor(x), axis, keepdims)
+
+
+def logsumexp(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+    return Logsumexp.apply(as_tensor(x), axis, keepdims)

@@ -1,0 +1,201 @@
+"""The same values in another arrangement. Results are views where NumPy makes views."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..backend import Array, array_module
+from ..function import Context, Function, OperandError
+from ..tensor import Tensor, as_tensor
+
+
+class Reshape(Function):
+    """y = x in another shape;  dx = g in x's"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array, shape: tuple[int, ...]) -> Array:
+        ctx.save(x.shape)
+        return x.reshape(shape)
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        (shape,) = ctx.saved
+        return g.reshape(shape)
+
+
+class Transpose(Function):
+    """y = x with its axes permuted;  dx = g with the inverse permutation"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array, axes: tuple[int, ...]) -> Array:
+        if sorted(a % x.ndim if -x.ndim <= a < x.ndim else a for a in axes) != list(range(x.ndim)):
+            raise OperandError(f"axes must be a permutation of {tuple(range(x.ndim))}, got {axes}")
+        ctx.save(axes)
+        return x.transpose(axes)
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        (axes,) = ctx.saved
+        inverse = [0] * len(axes)
+        for i, a in enumerate(axes):
+            inverse[a] = i
+        return g.transpose(inverse)
+
+
+class BroadcastTo(Function):
+    """y = x repeated to a larger shape, without a copy;  dx = the sum over the repetitions"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array, shape: tuple[int, ...]) -> Array:
+        return array_module(x).broadcast_to(x, shape)
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array | None:
+        return ctx.unbroadcast(0, g)
+
+
+class Concat(Function):
+    """y = the inputs one after the other;  each gets its piece of g"""
+
+    @staticmethod
+    def forward(ctx: Context, *xs: Array, axis: int) -> Array:
+        ctx.save(axis, [x.shape[axis] for x in xs])
+        return array_module(xs[0]).concatenate(xs, axis=axis)
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Any:
+        axis, sizes = ctx.saved
+        pieces = []
+        start = 0
+        for size in sizes:
+            index = [slice(None)] * g.ndim
+            index[axis] = slice(start, start + size)
+            pieces.append(g[tuple(index)])
+            start += size
+        return tuple(pieces)
+
+
+class Pad(Function):
+    """y = x in a frame of a constant;  dx = the part of g inside the frame"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array, widths: list[tuple[int, int]], value: float) -> Array:
+        shape = [before + size + after for size, (before, after) in zip(x.shape, widths, strict=True)]
+        inside = tuple(slice(before, before + size) for size, (before, _) in zip(x.shape, widths, strict=True))
+        ctx.save(inside)
+        y = array_module(x).full(shape, value, dtype=x.dtype)
+        y[inside] = x
+        return y
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        (inside,) = ctx.saved
+        return g[inside]
+
+
+class Flip(Function):
+    """y = x in reverse order along some axes;  dx = g in reverse order"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array, axis: Any) -> Array:
+        ctx.save(axis)
+        return array_module(x).flip(x, axis)
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        (axis,) = ctx.saved
+        return array_module(g).flip(g, axis)
+
+
+def reshape(x: Any, shape: int | Sequence[int]) -> Tensor:
+    """One size may be -1 and is worked out from the others."""
+    return Reshape.apply(as_tensor(x), _sizes(shape))
+
+
+def transpose(x: Any, axes: Sequence[int] | None = None) -> Tensor:
+    """Axes in the given order, by default reversed."""
+    x = as_tensor(x)
+    return Transpose.apply(x, tuple(range(x.ndim))[::-1] if axes is None else tuple(axes))
+
+
+def swapaxes(x: Any, axis1: int, axis2: int) -> Tensor:
+    x = as_tensor(x)
+    for axis in (axis1, axis2):
+        if not -x.ndim <= axis < x.ndim:
+            raise OperandError(f"swapaxes: axis {axis} is out of range for shape {x.shape}")
+    axes = list(range(x.ndim))
+    axes[axis1], axes[axis2] = axes[axis2], axes[axis1]
+    return Transpose.apply(x, tuple(axes))
+
+
+def broadcast_to(x: Any, shape: int | Sequence[int]) -> Tensor:
+    return BroadcastTo.apply(as_tensor(x), _sizes(shape))
+
+
+def expand_dims(x: Any, axis: int | Sequence[int]) -> Tensor:
+    """New axes of size 1, which stand at `axis` in the result."""
+    x = as_tensor(x)
+    new = (axis,) if isinstance(axis, int) else tuple(axis)
+    ndim = x.ndim + len(new)
+    places = {a % ndim for a in new if -ndim <= a < ndim}
+    if len(places) != len(new):
+        raise OperandError(f"expand_dims: axis {axis} does not fit into a result of {ndim} axes for shape {x.shape}")
+    sizes = iter(x.shape)
+    return Reshape.apply(x, tuple(1 if i in places else next(sizes) for i in range(ndim)))
+
+
+def squeeze(x: Any, axis: int | Sequence[int] | None = None) -> Tensor:
+    """Without the given axes of size 1, by default all of them."""
+    x = as_tensor(x)
+    if axis is None:
+        return Reshape.apply(x, tuple(size for size in x.shape if size != 1))
+    gone = (axis,) if isinstance(axis, int) else tuple(axis)
+    for a in gone:
+        if not -x.ndim <= a < x.ndim or x.shape[a] != 1:
+            raise OperandError(f"squeeze: axis {a} of shape {x.shape} does not exist or is not of size 1")
+    places = {a % x.ndim for a in gone}
+    return Reshape.apply(x, tuple(size for i, size in enumerate(x.shape) if i not in places))
+
+
+def concat(xs: Sequence[Any], axis: int = 0) -> Tensor:
+    """Tensors one after the other along an existing axis."""
+    if not xs:
+        raise OperandError("concat: needs at least one Tensor, got none")
+    return Concat.apply(*_same_dtype("concat", xs), axis=axis)
+
+
+def stack(xs: Sequence[Any], axis: int = 0) -> Tensor:
+    """Tensors of one shape along a new axis."""
+    if not xs:
+        raise OperandError("stack: needs at least one Tensor, got none")
+    tensors = _same_dtype("stack", xs)
+    if len({x.shape for x in tensors}) > 1:
+        raise OperandError(f"stack: all shapes must be equal, got {', '.join(str(x.shape) for x in tensors)}")
+    return Concat.apply(*(expand_dims(x, axis) for x in tensors), axis=axis)
+
+
+def pad(x: Any, pad_width: int | Sequence[Any], constant_values: float = 0) -> Tensor:
+    """`pad_width` as in NumPy: one number, (before, after) for every axis, or one such pair per axis."""
+    x = as_tensor(x)
+    given = list(pad_width) if isinstance(pad_width, Sequence) else [pad_width, pad_width]
+    widths = given if any(isinstance(width, Sequence) for width in given) else [given] * x.ndim
+    if len(widths) != x.ndim or any(len(width) != 2 or min(width) < 0 for width in widths):
+        raise OperandError(f"pad: pad_width must give (before, after) >= 0 for the axes of {x.shape}, got {pad_width}")
+    return Pad.apply(x, [tuple(width) for width in widths], constant_values)
+
+
+def flip(x: Any, axis: int | Sequence[int] | None = None) -> Tensor:
+    """In reverse order along the given axes, by default all."""
+    return Flip.apply(as_tensor(x), axis if axis is None or isinstance(axis, int) else tuple(axis))
+
+
+def _sizes(shape: int | Sequence[int]) -> tuple[int, ...]:
+    return (shape,) if isinstance(shape, int) else tuple(shape)
+
+
+def _same_dtype(name: str, xs: Sequence[Any]) -> list[Tensor]:
+    tensors = [as_tensor(x) for x in xs]
+    if len({x.dtype for x in tensors}) > 1:
+        raise TypeError(f"{name}: all dtypes must be equal, got {', '.join(str(x.dtype) for x in tensors)}")
+    return tensors

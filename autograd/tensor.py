@@ -1,0 +1,212 @@
+"""Tensor: an array, its gradient, and the operation that made it. Methods and operators are sugar over `ops`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .backend import FLOATS, Array, as_array, device_of, to_device
+
+if TYPE_CHECKING:
+    from .function import Context
+
+
+class Tensor:
+    """Wraps an array and shares its memory and dtype; Python numbers and lists become float32.
+
+    Operations on tensors that require grad are recorded; `loss.backward()` then fills `.grad` of the leaves, the
+    tensors that no operation made.
+    """
+
+    __slots__ = ("__weakref__", "_requires_grad", "data", "grad", "node")
+    __array_ufunc__ = None  # so that `array * tensor` asks Tensor.__rmul__
+
+    data: Array
+    grad: Tensor | None
+    node: Context | None  # the operation that made this, None for a leaf
+
+    def __init__(self, data: Any, requires_grad: bool = False) -> None:
+        if isinstance(data, Tensor):
+            data = data.data
+        elif isinstance(data, list | tuple) and any(isinstance(item, Tensor) for item in data):
+            raise TypeError("Tensor: to join Tensors and keep their gradients, use ops.stack or ops.concat")
+        self.data = as_array(data)
+        if self.data.dtype.kind not in "biuf":
+            raise TypeError(f"Tensor: expected booleans, integers or floats, got dtype {self.data.dtype}")
+        self.grad = None
+        self.node = None
+        self._requires_grad = False
+        self.requires_grad = requires_grad
+
+    @property
+    def requires_grad(self) -> bool:
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        if value and self.data.dtype not in FLOATS:
+            raise TypeError(f"Tensor: only floating-point Tensors can require grad, got dtype {self.data.dtype}")
+        if self.node is not None and not value:
+            raise RuntimeError("requires_grad: this Tensor was computed from ones that require grad; use detach()")
+        self._requires_grad = bool(value)
+
+    # ---- what it is
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.data.shape
+
+    @property
+    def ndim(self) -> int:
+        return self.data.ndim
+
+    @property
+    def size(self) -> int:
+        return self.data.size
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.data.dtype
+
+    @property
+    def device(self) -> str:
+        return device_of(self.data)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len: a Tensor of shape () has no length")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        text = np.array2string(self.numpy(), prefix="Tensor(", separator=", ", threshold=20, precision=4)
+        notes = "" if self.dtype == np.float32 else f", dtype={self.dtype}"
+        notes += "" if self.device == "cpu" else f", device={self.device!r}"
+        if self.node is not None:
+            notes += f", made by {self.node.function.name}"
+        elif self._requires_grad:
+            notes += ", requires_grad=True"
+        return f"Tensor({text}{notes})"
+
+    # ---- out of the graph
+
+    def numpy(self) -> np.ndarray:
+        """The values as a NumPy array, without the graph. On the CPU it shares memory with the Tensor."""
+        return to_device(self.data, "cpu")
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.numpy(), dtype=dtype, copy=copy)
+
+    def item(self) -> float | int | bool:
+        """The only value, as a Python number."""
+        if self.size != 1:
+            raise ValueError(f"item: only a Tensor with one value is a number, this one has shape {self.shape}")
+        return self.data.item()
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def detach(self) -> Tensor:
+        """The same array as a leaf that requires no grad."""
+        return Tensor(self.data)
+
+    def to(self, device: str) -> Tensor:
+        """On another device ("cpu", "cuda", "cuda:1"), as a recorded copy; itself if it is there already."""
+        return ops.to_device(self, device)
+
+    # ---- gradients
+
+    def backward(self, grad: Any = None, retain_graph: bool = False) -> None:
+        """Add the gradient of this Tensor to the `.grad` of every leaf it depends on. See `autograd.engine`."""
+        engine.backward(self, grad, retain_graph)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise TypeError(
+            "a Tensor cannot be assigned to, backward may need its old values: build a new one with ops.where, or "
+            "write to tensor.data[...] before the Tensor is used"
+        )
+
+    # ---- operators and methods: one line each, the operation itself is in autograd/ops
+    # fmt: off
+
+    def __add__(self, other: Any) -> Tensor: return ops.add(self, other)
+    def __radd__(self, other: Any) -> Tensor: return ops.add(other, self)
+    def __sub__(self, other: Any) -> Tensor: return ops.subtract(self, other)
+    def __rsub__(self, other: Any) -> Tensor: return ops.subtract(other, self)
+    def __mul__(self, other: Any) -> Tensor: return ops.multiply(self, other)
+    def __rmul__(self, other: Any) -> Tensor: return ops.multiply(other, self)
+    def __truediv__(self, other: Any) -> Tensor: return ops.divide(self, other)
+    def __rtruediv__(self, other: Any) -> Tensor: return ops.divide(other, self)
+    def __pow__(self, other: Any) -> Tensor: return ops.pow(self, other)
+    def __rpow__(self, other: Any) -> Tensor: return ops.pow(other, self)
+    def __matmul__(self, other: Any) -> Tensor: return ops.matmul(self, other)
+    def __rmatmul__(self, other: Any) -> Tensor: return ops.matmul(other, self)
+    def __neg__(self) -> Tensor: return ops.negative(self)
+    def __abs__(self) -> Tensor: return ops.abs(self)
+    def __getitem__(self, index: Any) -> Tensor: return ops.getitem(self, index)
+    # Comparisons give boolean Tensors, which need no gradient.
+    def __lt__(self, other: Any) -> Tensor: return Tensor(self.data < _plain(other))
+    def __le__(self, other: Any) -> Tensor: return Tensor(self.data <= _plain(other))
+    def __gt__(self, other: Any) -> Tensor: return Tensor(self.data > _plain(other))
+    def __ge__(self, other: Any) -> Tensor: return Tensor(self.data >= _plain(other))
+    def __eq__(self, other: Any) -> Tensor: return Tensor(self.data == _plain(other))  # type: ignore[override]
+    def __ne__(self, other: Any) -> Tensor: return Tensor(self.data != _plain(other))  # type: ignore[override]
+    __hash__ = object.__hash__
+
+    def abs(self) -> Tensor: return ops.abs(self)
+    def exp(self) -> Tensor: return ops.exp(self)
+    def log(self) -> Tensor: return ops.log(self)
+    def sqrt(self) -> Tensor: return ops.sqrt(self)
+    def tanh(self) -> Tensor: return ops.tanh(self)
+    def erf(self) -> Tensor: return ops.erf(self)
+    def sigmoid(self) -> Tensor: return ops.sigmoid(self)
+    def relu(self) -> Tensor: return ops.relu(self)
+    def gelu(self) -> Tensor: return ops.gelu(self)
+    def clip(self, min: Any = None, max: Any = None) -> Tensor: return ops.clip(self, min, max)
+    def astype(self, dtype: Any) -> Tensor: return ops.astype(self, dtype)
+    def sum(self, axis: Any = None, keepdims: bool = False) -> Tensor: return ops.sum(self, axis, keepdims)
+    def mean(self, axis: Any = None, keepdims: bool = False) -> Tensor: return ops.mean(self, axis, keepdims)
+    def var(self, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Tensor:
+        return ops.var(self, axis, keepdims, ddof)
+    def max(self, axis: Any = None, keepdims: bool = False) -> Tensor: return ops.max(self, axis, keepdims)
+    def min(self, axis: Any = None, keepdims: bool = False) -> Tensor: return ops.min(self, axis, keepdims)
+    def logsumexp(self, axis: Any = None, keepdims: bool = False) -> Tensor: return ops.logsumexp(self, axis, keepdims)
+    def softmax(self, axis: int = -1) -> Tensor: return ops.softmax(self, axis)
+    def log_softmax(self, axis: int = -1) -> Tensor: return ops.log_softmax(self, axis)
+    def reshape(self, *shape: Any) -> Tensor: return ops.reshape(self, _one_tuple(shape))
+    def transpose(self, *axes: Any) -> Tensor: return ops.transpose(self, _one_tuple(axes) or None)
+    def swapaxes(self, axis1: int, axis2: int) -> Tensor: return ops.swapaxes(self, axis1, axis2)
+    def broadcast_to(self, *shape: Any) -> Tensor: return ops.broadcast_to(self, _one_tuple(shape))
+    def expand_dims(self, axis: Any) -> Tensor: return ops.expand_dims(self, axis)
+    def squeeze(self, axis: Any = None) -> Tensor: return ops.squeeze(self, axis)
+    def flip(self, axis: Any = None) -> Tensor: return ops.flip(self, axis)
+    @property
+    def T(self) -> Tensor: return ops.transpose(self)  # noqa: N802
+    # fmt: on
+
+
+def as_tensor(x: Any) -> Tensor:
+    """A Tensor as it is, anything else wrapped in one."""
+    return x if isinstance(x, Tensor) else Tensor(x)
+
+
+def _plain(x: Any) -> Any:
+    return x.data if isinstance(x, Tensor) else x
+
+
+def _one_tuple(args: tuple[Any, ...]) -> tuple[int, ...]:
+    """Both `x.reshape(2, 3)` and `x.reshape((2, 3))`."""
+    return tuple(args[0]) if len(args) == 1 and isinstance(args[0], tuple | list) else args
+
+
+from . import engine, ops  # noqa: E402  (both build on Tensor, so they come after it)

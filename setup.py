@@ -1,0 +1,38 @@
+"""Metadata, dependencies and the list of packages. Tool settings are in pyproject.toml."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+VERSION = re.search(r'__version__ = "(.+)"', (HERE / "minicait/__init__.py").read_text()).group(1)
+
+setup(
+    name="minicait",
+    version=VERSION,
+    description="CaiT, and the small autograd engine under it, from scratch on NumPy: written to be read, and used",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    license_files=["LICENSE"],
+    python_requires=">=3.11",
+    packages=find_packages(include=["minicait", "minicait.*", "autograd", "autograd.*"]),
+    package_data={"minicait": ["py.typed"], "autograd": ["py.typed"]},
+    install_requires=["numpy>=2.0", "pillow>=10"],
+    extras_require={
+        "cuda12": ["cupy-cuda12x[ctk]>=14"],
+        "cuda13": ["cupy-cuda13x[ctk]>=14"],
+        "test": ["pytest>=8", "hypothesis>=6.100", "sybil>=9"],
+        "compare": ["torch>=2.4"],
+        "dev": ["ruff>=0.14", "mypy>=1.18", "build>=1.2"],
+    },
+    classifiers=[
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
+)
