@@ -33,13 +33,14 @@ def to_device(x: Array, device: str) -> Array:
     return x if isinstance(x, np.ndarray) else cuda.to_host(x)
 
 
-def as_array(x: object, dtype: Any = None) -> Array:
-    """An array, as it is; a NumPy scalar as a 0-d array; Python numbers and lists as float32 unless told otherwise."""
+def as_array(x: object) -> Array:
+    """An array, as it is; a NumPy scalar as a 0-d array; Python numbers and lists as float32."""
+    if isinstance(x, np.ndarray | np.generic):
+        return np.asarray(x)
     if cuda.is_array(x):
         return x
-    if dtype is None and not isinstance(x, np.ndarray | np.generic):
-        dtype = np.float32
-    return np.asarray(x, dtype=dtype)
+    array = np.asarray(x)
+    return array.astype(np.float32) if array.dtype.kind in "biuf" else array
 
 
 def constant(x: object, like: Array) -> Array:

@@ -71,26 +71,30 @@ class _Check:
         self.floats = [k for k, x in enumerate(self.arrays) if x.dtype in FLOATS]
         for k in self.floats:
             self.arrays[k] = self.arrays[k].astype(np.float64, copy=False)
-        self.output = self.run(self.arrays, record=True)
+        self.output, _ = self.graph = self.record(self.arrays)
         if self.output.dtype != np.float64:
             raise GradientError(f"check_grads: float64 inputs gave a {self.output.dtype} output ({self.story()})")
         self.cotangent = self.rng.standard_normal(self.output.shape)
 
-    def run(self, arrays: Sequence[Array], record: bool) -> Tensor:
-        tensors = [Tensor(x, requires_grad=record and k in self.floats) for k, x in enumerate(arrays)]
-        if record:
-            self.tensors = tensors
-            return _tensor(self.fn(*tensors))
-        with modes.no_grad():
-            return _tensor(self.fn(*tensors))
+    def record(self, arrays: Sequence[Array]) -> tuple[Tensor, list[Tensor]]:
+        """fn's output, and the inputs to take its gradients for."""
+        tensors = [Tensor(x, requires_grad=k in self.floats) for k, x in enumerate(arrays)]
+        return self.call(tensors), [tensors[k] for k in self.floats]
 
-    def gradients(self, output: Tensor, cotangent: Array) -> dict[int, Array]:
+    def call(self, tensors: Sequence[Tensor]) -> Tensor:
+        output = self.fn(*tensors)
+        if not isinstance(output, Tensor):
+            raise TypeError(f"check_grads: fn must return a Tensor, got {type(output).__name__}")
+        return output
+
+    def gradients(self, graph: tuple[Tensor, list[Tensor]], cotangent: Array) -> dict[int, Array]:
         """By number of the input; zeros for an input that does not matter."""
-        zeros = {k: np.zeros_like(self.tensors[k].data) for k in self.floats}
+        output, inputs = graph
+        zeros = {k: np.zeros_like(x.data) for k, x in zip(self.floats, inputs, strict=True)}
         if not output.requires_grad:
             return zeros
         try:
-            found = engine.grad(output, [self.tensors[k] for k in self.floats], cotangent, retain_graph=True)
+            found = engine.grad(output, inputs, cotangent, retain_graph=True)
         except RuntimeError as error:
             raise GradientError(f"check_grads: {error} ({self.story()})") from error
         return {k: zeros[k] if g is None else g.data for k, g in zip(self.floats, found, strict=True)}
@@ -98,9 +102,9 @@ class _Check:
     def properties(self) -> dict[int, Array]:
         """What every gradient must fulfil whatever its value. Returns the gradients for the cotangent."""
         before = [x.copy() for x in (*self.arrays, self.cotangent)]
-        gradients = self.gradients(self.output, self.cotangent)
-        second = self.gradients(self.run(self.arrays, record=True), self.cotangent)
-        zero = self.gradients(self.output, np.zeros_like(self.cotangent))
+        gradients = self.gradients(self.graph, self.cotangent)
+        second = self.gradients(self.record(self.arrays), self.cotangent)
+        zero = self.gradients(self.graph, np.zeros_like(self.cotangent))
         for k, (x, old) in enumerate(zip((*self.arrays, self.cotangent), before, strict=True)):
             if not np.array_equal(x, old, equal_nan=x.dtype in FLOATS):
                 what = f"input {k}" if k < len(self.arrays) else "the incoming gradient"
@@ -142,7 +146,8 @@ class _Check:
         values = []
         for steps in (-2, -1, 0, 1, 2):
             arrays[k] = self.arrays[k] + steps * STEP * u
-            values.append(self.run(arrays, record=False).data)
+            with modes.no_grad():
+                values.append(self.call([Tensor(x) for x in arrays]).data)
         return values
 
     def explain(self, k: int, analytic: float, numerical: float, allowed: float) -> str:
@@ -168,12 +173,11 @@ class _Check:
     def jacobians(self, k: int) -> tuple[Array, Array]:
         """d(output)/d(input k), analytic by rows, numerical by columns."""
         x = self.arrays[k]
-        self.output = self.run(self.arrays, record=True)
         rows = []
         for i in range(self.output.size):
             one = np.zeros(self.output.size)
             one[i] = 1
-            rows.append(self.gradients(self.output, one.reshape(self.output.shape))[k].ravel())
+            rows.append(self.gradients(self.graph, one.reshape(self.output.shape))[k].ravel())
         columns = []
         for j in range(x.size):
             u = np.zeros(x.size)
@@ -185,12 +189,12 @@ class _Check:
         """float32 gradients against float64 ones, at inputs that float32 can hold."""
         narrow = [x.astype(np.float32) if k in self.floats else x for k, x in enumerate(self.arrays)]
         cotangent = self.cotangent.astype(np.float32)
-        output = self.run(narrow, record=True)
-        if output.dtype != np.float32:
-            raise GradientError(f"check_grads: float32 inputs gave a {output.dtype} output ({self.story()})")
-        got = self.gradients(output, cotangent)
+        graph = self.record(narrow)
+        if graph[0].dtype != np.float32:
+            raise GradientError(f"check_grads: float32 inputs gave a {graph[0].dtype} output ({self.story()})")
+        got = self.gradients(graph, cotangent)
         wide = [x.astype(np.float64) if k in self.floats else x for k, x in enumerate(narrow)]
-        want = self.gradients(self.run(wide, record=True), cotangent.astype(np.float64))
+        want = self.gradients(self.record(wide), cotangent.astype(np.float64))
         scale = max([float(np.abs(x).max(initial=0)) for x in (*want.values(), cotangent)])
         for k, g in got.items():
             error = float(np.abs(g - want[k]).max(initial=0))
@@ -204,12 +208,6 @@ class _Check:
         node = self.output.node
         names = dict.fromkeys(n.function.name for n in engine._consumers_first(node)) if node is not None else ()
         return f"operations: {' <- '.join(names) or 'none recorded'}; seed {self.seed}"
-
-
-def _tensor(output: Any) -> Tensor:
-    if not isinstance(output, Tensor):
-        raise TypeError(f"check_grads: fn must return a Tensor, got {type(output).__name__}")
-    return output
 
 
 def _slope(points: list[Array]) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import backend, kernels
 from ..backend import Array, array_module
-from ..function import Context, Function, OperandError
+from ..function import Context, Function, OperandError, require_floats
 from ..tensor import Tensor, as_tensor
 
 
@@ -104,6 +104,7 @@ class Erf(Function):
 
     @staticmethod
     def forward(ctx: Context, x: Array) -> Array:
+        require_floats(x)
         ctx.save(x)
         return kernels.erf(x)
 
@@ -240,10 +241,8 @@ def clip(x: Any, min: float | None = None, max: float | None = None) -> Tensor:
 
 
 def astype(x: Any, dtype: Any) -> Tensor:
-    """`x` in another dtype, itself if it has it already. To integers or booleans, the graph ends here."""
+    """A copy of `x` in the given dtype. To integers or booleans, the graph ends here."""
     x, dtype = as_tensor(x), np.dtype(dtype)
-    if x.dtype == dtype:
-        return x
     return Astype.apply(x, dtype) if dtype in backend.FLOATS else Tensor(x.data.astype(dtype))
 
 

@@ -10,6 +10,7 @@ from .. import backend
 from ..backend import Array, array_module
 from ..function import Context, Function, OperandError
 from ..tensor import Tensor, as_tensor
+from .axes import one_axis
 
 
 class Getitem(Function):
@@ -35,9 +36,7 @@ class TakeAlongAxis(Function):
             raise OperandError(f"indices must be integers, got {indices.dtype}")
         if indices.ndim != x.ndim:
             raise OperandError(f"indices must have {x.ndim} axes like x {x.shape}, got {indices.shape}")
-        if not -x.ndim <= axis < x.ndim:
-            raise OperandError(f"axis {axis} is out of range for shape {x.shape}")
-        axis %= x.ndim
+        axis = one_axis(axis, x.ndim)
         _check_range(indices, x.shape[axis])
         y = array_module(x).take_along_axis(x, indices, axis)
         ctx.save(x.shape, indices, axis)

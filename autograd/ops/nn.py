@@ -6,9 +6,10 @@ from typing import Any
 
 from .. import kernels
 from ..backend import Array, device_of, to_device
-from ..function import Context, Function, OperandError
+from ..function import Context, Function, OperandError, require_floats
 from ..random import Stream
 from ..tensor import Tensor, as_tensor
+from .axes import one_axis
 
 
 class Softmax(Function):
@@ -16,6 +17,8 @@ class Softmax(Function):
 
     @staticmethod
     def forward(ctx: Context, x: Array, axis: int) -> Array:
+        require_floats(x)
+        axis = one_axis(axis, x.ndim)
         y = kernels.softmax(x, axis)
         ctx.save(y, axis)
         return y
@@ -36,6 +39,8 @@ class LogSoftmax(Function):
 
     @staticmethod
     def forward(ctx: Context, x: Array, axis: int) -> Array:
+        require_floats(x)
+        axis = one_axis(axis, x.ndim)
         y = kernels.log_softmax(x, axis)
         ctx.save(y, axis)
         return y
@@ -55,6 +60,7 @@ class LayerNorm(Function):
 
     @staticmethod
     def forward(ctx: Context, x: Array, weight: Array, bias: Array, eps: float) -> Array:
+        require_floats(x)
         if not x.ndim or not x.shape[-1]:
             raise OperandError(f"x needs a last axis with at least one value, got shape {x.shape}")
         for name, parameter in (("weight", weight), ("bias", bias)):
@@ -86,6 +92,7 @@ class Gelu(Function):
 
     @staticmethod
     def forward(ctx: Context, x: Array) -> Array:
+        require_floats(x)
         y, derivative = kernels.gelu(x, with_derivative=ctx.needs[0])
         ctx.save(derivative)
         return y

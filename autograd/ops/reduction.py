@@ -6,20 +6,9 @@ from typing import Any
 
 from .. import kernels
 from ..backend import Array, array_module
-from ..function import Context, Function, OperandError
+from ..function import Context, Function, OperandError, require_floats
 from ..tensor import Tensor, as_tensor
-
-
-def _axes(axis: Any, ndim: int) -> tuple[int, ...]:
-    """The axes meant by NumPy's `axis`, counted from the front."""
-    axes = range(ndim) if axis is None else axis if isinstance(axis, tuple | list) else (axis,)
-    for a in axes:
-        if not -ndim <= a < ndim:
-            raise OperandError(f"axis {a} is out of range for {ndim} axes")
-    result = tuple(a % ndim for a in axes)
-    if len({*result}) != len(result):
-        raise OperandError(f"axis {axis} names an axis twice")
-    return result
+from .axes import all_axes
 
 
 def _count(shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
@@ -43,7 +32,7 @@ class Sum(Function):
 
     @staticmethod
     def forward(ctx: Context, x: Array, axis: Any, keepdims: bool) -> Array:
-        axes = _axes(axis, x.ndim)
+        axes = all_axes(axis, x.ndim)
         ctx.save(x.shape, axes)
         return kernels.total(x, axes, keepdims)
 
@@ -58,7 +47,7 @@ class Mean(Function):
 
     @staticmethod
     def forward(ctx: Context, x: Array, axis: Any, keepdims: bool) -> Array:
-        axes = _axes(axis, x.ndim)
+        axes = all_axes(axis, x.ndim)
         if _count(x.shape, axes) == 0:
             raise OperandError("there is no mean of nothing: an axis to average over is empty")
         ctx.save(x.shape, axes)
@@ -71,7 +60,7 @@ class Mean(Function):
 
     @staticmethod
     def reference(x: Tensor, axis: Any, keepdims: bool) -> Tensor:
-        return sum(x, axis, keepdims) / _count(x.shape, _axes(axis, x.ndim))
+        return sum(x, axis, keepdims) / _count(x.shape, all_axes(axis, x.ndim))
 
 
 class Var(Function):
@@ -82,7 +71,7 @@ class Var(Function):
 
     @staticmethod
     def forward(ctx: Context, x: Array, axis: Any, keepdims: bool, ddof: int) -> Array:
-        axes = _axes(axis, x.ndim)
+        axes = all_axes(axis, x.ndim)
         n = _count(x.shape, axes) - ddof
         if n <= 0:
             raise OperandError(f"needs more than ddof={ddof} values to take the variance of, got {n + ddof}")
@@ -99,7 +88,7 @@ class Var(Function):
     @staticmethod
     def reference(x: Tensor, axis: Any, keepdims: bool, ddof: int) -> Tensor:
         centred = x - mean(x, axis, keepdims=True)
-        return sum(centred * centred, axis, keepdims) / (_count(x.shape, _axes(axis, x.ndim)) - ddof)
+        return sum(centred * centred, axis, keepdims) / (_count(x.shape, all_axes(axis, x.ndim)) - ddof)
 
 
 class _Extreme(Function):
@@ -107,7 +96,7 @@ class _Extreme(Function):
 
     @staticmethod
     def select(ctx: Context, x: Array, axis: Any, keepdims: bool, method: str) -> Array:
-        axes = _axes(axis, x.ndim)
+        axes = all_axes(axis, x.ndim)
         if _count(x.shape, axes) == 0:
             raise OperandError(f"there is no {method} of nothing: an axis to search is empty")
         y = getattr(x, method)(axis=axes, keepdims=True)
@@ -142,7 +131,8 @@ class Logsumexp(Function):
 
     @staticmethod
     def forward(ctx: Context, x: Array, axis: Any, keepdims: bool) -> Array:
-        axes = _axes(axis, x.ndim)
+        require_floats(x)
+        axes = all_axes(axis, x.ndim)
         y = kernels.logsumexp(x, axes)
         ctx.save(kernels.softmax(x, axes) if ctx.needs[0] else None, axes)
         return _finish(y, axes, keepdims)

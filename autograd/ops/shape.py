@@ -8,6 +8,7 @@ from typing import Any
 from ..backend import Array, array_module
 from ..function import Context, Function, OperandError
 from ..tensor import Tensor, as_tensor
+from .axes import all_axes
 
 
 class Reshape(Function):
@@ -29,8 +30,9 @@ class Transpose(Function):
 
     @staticmethod
     def forward(ctx: Context, x: Array, axes: tuple[int, ...]) -> Array:
-        if sorted(a % x.ndim if -x.ndim <= a < x.ndim else a for a in axes) != list(range(x.ndim)):
-            raise OperandError(f"axes must be a permutation of {tuple(range(x.ndim))}, got {axes}")
+        axes = all_axes(axes, x.ndim)
+        if len(axes) != x.ndim:
+            raise OperandError(f"axes must name each of the {x.ndim} axes of x {x.shape} once, got {axes}")
         ctx.save(axes)
         return x.transpose(axes)
 
@@ -99,13 +101,14 @@ class Flip(Function):
 
     @staticmethod
     def forward(ctx: Context, x: Array, axis: Any) -> Array:
-        ctx.save(axis)
-        return array_module(x).flip(x, axis)
+        axes = all_axes(axis, x.ndim)
+        ctx.save(axes)
+        return array_module(x).flip(x, axes)
 
     @staticmethod
     def backward(ctx: Context, g: Array) -> Array:
-        (axis,) = ctx.saved
-        return array_module(g).flip(g, axis)
+        (axes,) = ctx.saved
+        return array_module(g).flip(g, axes)
 
 
 def reshape(x: Any, shape: int | Sequence[int]) -> Tensor:
@@ -121,11 +124,11 @@ def transpose(x: Any, axes: Sequence[int] | None = None) -> Tensor:
 
 def swapaxes(x: Any, axis1: int, axis2: int) -> Tensor:
     x = as_tensor(x)
-    for axis in (axis1, axis2):
-        if not -x.ndim <= axis < x.ndim:
-            raise OperandError(f"swapaxes: axis {axis} is out of range for shape {x.shape}")
     axes = list(range(x.ndim))
-    axes[axis1], axes[axis2] = axes[axis2], axes[axis1]
+    try:
+        axes[axis1], axes[axis2] = axes[axis2], axes[axis1]
+    except IndexError:
+        raise OperandError(f"swapaxes: axis {axis1} or {axis2} is out of range for shape {x.shape}") from None
     return Transpose.apply(x, tuple(axes))
 
 
@@ -187,7 +190,7 @@ def pad(x: Any, pad_width: int | Sequence[Any], constant_values: float = 0) -> T
 
 def flip(x: Any, axis: int | Sequence[int] | None = None) -> Tensor:
     """In reverse order along the given axes, by default all."""
-    return Flip.apply(as_tensor(x), axis if axis is None or isinstance(axis, int) else tuple(axis))
+    return Flip.apply(as_tensor(x), axis)
 
 
 def _sizes(shape: int | Sequence[int]) -> tuple[int, ...]:

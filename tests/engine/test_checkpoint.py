@@ -1,0 +1,98 @@
+"""checkpoint: the same gradients, less memory."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import autograd as ag
+from autograd import Tensor, ops
+from autograd.random import Stream
+
+
+def gradients(fn, *tensors):
+    return [g.numpy() for g in ag.grad(fn(*tensors).sum(), tensors)]
+
+
+def test_same_bits_with_dropout_and_closures():
+    """The layer uses a parameter that checkpoint is not given, and draws random masks."""
+    rng = np.random.default_rng(0)
+    x, w = (Tensor(rng.standard_normal(s).astype(np.float32), requires_grad=True) for s in ((6, 5), (5, 5)))
+
+    def layer(t, step):
+        return ops.dropout(ops.gelu(t @ w), 0.3, Stream(1, "mask", step))
+
+    def plain(x, w):
+        return layer(layer(x, 0), 1)
+
+    def checkpointed(x, w):
+        return ag.checkpoint(layer, ag.checkpoint(layer, x, 0), 1)
+
+    def nested(x, w):
+        return ag.checkpoint(lambda t: ag.checkpoint(layer, layer(t, 0), 1), x)
+
+    want = gradients(plain, x, w)
+    for fn in (checkpointed, nested):
+        for a, b in zip(gradients(fn, x, w), want, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_input_that_needs_no_gradient():
+    w = Tensor([2.0], requires_grad=True)
+    ag.checkpoint(lambda t: (t * w).exp(), Tensor([3.0])).backward()
+    np.testing.assert_allclose(w.grad.numpy(), 3 * np.exp(6), rtol=1e-6)
+
+
+def test_memory_is_saved():
+    def peak(run):
+        tracemalloc.start()
+        try:
+            x = Tensor(np.full(500_000, 0.5, np.float32), requires_grad=True)
+            y = x
+            for _ in range(6):
+                y = run(tanh_10_times, y)
+            y.sum().backward()
+            return tracemalloc.get_traced_memory()[1] / x.data.nbytes
+        finally:
+            tracemalloc.stop()
+
+    def tanh_10_times(t):
+        for _ in range(10):
+            t = t.tanh()
+        return t
+
+    assert peak(lambda fn, t: fn(t)) > 60
+    assert peak(ag.checkpoint) < 24  # six inputs, one piece of ten, and a few on the way
+
+
+def test_retain_graph():
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    y = ag.checkpoint(lambda t: (t.exp() * t).sum(), x)
+    y.backward(retain_graph=True)
+    y.backward()
+    np.testing.assert_allclose(x.grad.numpy(), 2 * np.exp([1, 2]) * np.array([2, 3]), rtol=1e-6)
+
+
+def test_replay_uses_the_modes_of_the_first_run():
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    y = ag.checkpoint(lambda t: t.exp().sum(), x)
+    with ag.no_grad():  # backward may be called anywhere
+        y.backward()
+    np.testing.assert_allclose(x.grad.numpy(), np.exp([1, 2]), rtol=1e-6)
+
+
+def test_no_grad_just_calls():
+    with ag.no_grad():
+        assert not ag.checkpoint(lambda t: t * 2, Tensor([1.0], requires_grad=True)).requires_grad
+
+
+def test_a_function_that_changes_its_mind_is_refused():
+    calls = []
+
+    def fickle(t):
+        calls.append(1)
+        return t.exp() if len(calls) == 1 else t.tanh()
+
+    x = Tensor([1.0], requires_grad=True)
+    with pytest.raises(RuntimeError, match=r"must do the same both times; it did exp \(1,\), then tanh \(1,\)"):
+        ag.checkpoint(fickle, x).backward()

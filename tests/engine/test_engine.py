@@ -1,0 +1,300 @@
+"""backward() and grad(): order, accumulation, freeing, memory, threads."""
+
+import gc
+import threading
+import tracemalloc
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import autograd as ag
+from autograd import Function, Tensor, ops
+
+
+def leaf(*values: float) -> Tensor:
+    return Tensor(np.array(values, dtype=np.float32), requires_grad=True)
+
+
+def test_backward_fills_leaves_only():
+    x = leaf(1, 2)
+    y = x * 3
+    y.sum().backward()
+    np.testing.assert_array_equal(x.grad.numpy(), [3, 3])
+    assert isinstance(x.grad, Tensor) and not x.grad.requires_grad
+    assert y.grad is None
+
+
+def test_backward_accumulates_and_never_writes_into_an_old_gradient():
+    x = leaf(1, 2)
+    (x * 3).sum().backward()
+    first = x.grad
+    (x * x).sum().backward()
+    np.testing.assert_array_equal(x.grad.numpy(), [5, 7])
+    np.testing.assert_array_equal(first.numpy(), [3, 3])
+
+
+def test_a_node_runs_once_when_all_its_consumers_have():
+    """A tower of 60 diamonds: running the shared node once per path would take 2^60 calls."""
+    calls = []
+
+    class Identity(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, g):
+            calls.append(1)
+            return g
+
+    x = y = Tensor(1.0, requires_grad=True)
+    for _ in range(60):
+        y = Identity.apply(y)
+        y = 0.5 * y + 0.5 * y
+    y.backward()
+    assert len(calls) == 60
+    assert x.grad.item() == 1
+
+
+def test_many_consumers_add_up_without_touching_shared_gradients():
+    """add passes the same array on to both inputs; summing in place into it would corrupt the other."""
+    x, y = leaf(1, 2, 3), leaf(4, 5, 6)
+    z = x + y
+    total = z * 2 + z * 3 + z * 4 + x + x + x
+    total.backward(np.ones(3))
+    np.testing.assert_array_equal(x.grad.numpy(), [12, 12, 12])
+    np.testing.assert_array_equal(y.grad.numpy(), [9, 9, 9])
+
+
+def test_gradients_share_no_memory():
+    x, y = leaf(1, 2, 3), leaf(4, 5, 6)
+    cotangent = np.ones(3, np.float32)
+    (x + y).backward(cotangent)
+    x.grad.data[0] = 100
+    assert y.grad.numpy()[0] == 1 and cotangent[0] == 1
+
+    a, b, again = ag.grad(x + y, [x, y, x], cotangent)
+    assert not any(np.may_share_memory(p.data, q) for p, q in [(a, b.data), (a, again.data), (a, cotangent)])
+
+
+def test_a_saved_array_that_backward_returns_is_not_given_away():
+    class KeepsItsGradient(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save(np.full(3, 2, np.float32))
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return ctx.saved[0]
+
+    x = leaf(1, 2, 3)
+    y = KeepsItsGradient.apply(x).sum()
+    y.backward(retain_graph=True)
+    x.grad.data[:] = 0
+    x.grad = None
+    y.backward()
+    np.testing.assert_array_equal(x.grad.numpy(), [2, 2, 2])
+
+
+def test_long_chains_need_no_recursion():
+    x = y = Tensor(1.0, requires_grad=True)
+    for _ in range(50_000):
+        y = y + 1
+    y.backward()
+    assert x.grad.item() == 1
+    for _ in range(50_000):  # and a chain that is dropped without backward
+        y = y + x
+    del y
+
+
+def test_grad_touches_nothing_and_finds_what_was_asked():
+    x, w, unused = leaf(1, 2), leaf(3, 4), leaf(5)
+    hidden = x * w
+    loss = (hidden * hidden).sum()
+    gx, gh, none = ag.grad(loss, [x, hidden, unused])
+    np.testing.assert_array_equal(gh.numpy(), 2 * hidden.numpy())
+    np.testing.assert_array_equal(gx.numpy(), 2 * hidden.numpy() * w.numpy())
+    assert none is None
+    assert x.grad is None and w.grad is None
+
+
+def test_grad_of_a_leaf_by_itself():
+    x = Tensor(3.0, requires_grad=True)
+    assert ag.grad(x, x)[0].item() == 1
+    x.backward()
+    assert x.grad.item() == 1
+
+
+def test_grad_runs_only_what_leads_to_its_inputs():
+    class Explodes(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, g):
+            raise AssertionError("nobody asked for this gradient")
+
+    x, y = leaf(1), leaf(2)
+    assert ag.grad((x * 2 + Explodes.apply(y)).sum(), x)[0].item() == 2
+
+
+def test_needs_tells_which_gradients_are_wanted():
+    seen = []
+
+    class Spy(Function):
+        @staticmethod
+        def forward(ctx, a, number, b):
+            seen.append(list(ctx.needs))
+            return a * number * b
+
+        @staticmethod
+        def backward(ctx, g):
+            return None, g * 6  # one per Tensor argument
+
+    a, b = Tensor([1.0]), leaf(2)
+    y = Spy.apply(a, 6.0, b)
+    y.backward()
+    with ag.no_grad():
+        Spy.apply(a, 6.0, b)
+    assert seen == [[False, False, True], [False, False, False]]
+    assert b.grad.item() == 6
+
+
+def test_a_freed_graph_says_so_and_retain_graph_keeps_it():
+    x = leaf(1, 2)
+    y = (x.exp() * x).sum()
+    y.backward(retain_graph=True)
+    y.backward()
+    np.testing.assert_allclose(x.grad.numpy(), 2 * np.exp([1, 2]) * (np.array([1, 2]) + 1), rtol=1e-6)
+    with pytest.raises(RuntimeError, match=r"freed by an earlier backward.*retain_graph=True"):
+        y.backward()
+
+
+def test_first_derivatives_only():
+    x = leaf(1, 2)
+    (g,) = ag.grad((x * x).sum(), x)
+    with pytest.raises(RuntimeError, match="first derivatives only"):
+        ag.grad(g.sum(), x)
+
+
+def test_backward_needs_a_gradient_for_more_than_one_number():
+    x = leaf(1, 2)
+    with pytest.raises(RuntimeError, match=r"shape \(2,\) needs a gradient of that shape"):
+        (x * 2).backward()
+    with pytest.raises(ValueError, match=r"must have the output's shape \(2,\), got \(3,\)"):
+        (x * 2).backward(np.ones(3))
+    (x * 2).backward([1, 10])
+    np.testing.assert_array_equal(x.grad.numpy(), [2, 20])
+
+
+def test_backward_without_a_graph_says_so():
+    with pytest.raises(RuntimeError, match="depends on nothing that requires grad"):
+        Tensor(1.0).backward()
+    with pytest.raises(RuntimeError, match="input 0 does not require grad"):
+        ag.grad(leaf(1).sum(), Tensor(1.0))
+
+
+def test_a_wrong_backward_is_named():
+    def function(backward_result):
+        class Wrong(Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x * 1
+
+            @staticmethod
+            def backward(ctx, g):
+                return backward_result(g)
+
+        return Wrong
+
+    x = leaf(1, 2)
+    for result, message in [
+        (lambda g: g[:1], r"wrong: gradient 0 must be \(2,\) float32 on cpu like its input, got \(1,\) float32"),
+        (lambda g: g.astype(np.float64), r"wrong: .* got \(2,\) float64"),
+        (lambda g: (g, g), "wrong: backward must return 1 gradients, one per Tensor, got 2"),
+        (Tensor, "wrong: backward must return arrays, got a Tensor"),
+    ]:
+        with pytest.raises(RuntimeError, match=message):
+            function(result).apply(x).backward([1, 1])
+    with pytest.raises(ZeroDivisionError) as error:
+        function(lambda g: 1 // 0).apply(x).backward([1, 1])
+    assert "in the backward of wrong, whose output has shape (2,)" in error.value.__notes__[0]
+
+
+def test_memory_is_freed_while_backward_runs():
+    """60 operations on 8 MB arrays: backward may not hold much more than forward left, and nothing stays behind."""
+    array = np.full(2_000_000, 0.5, np.float32)
+    megabytes = array.nbytes / 1e6
+    tracemalloc.start()
+    try:
+        x = y = Tensor(array, requires_grad=True)
+        for _ in range(30):
+            y = (y * 0.9).tanh()
+        loss = y.sum()
+        del y
+        forward = tracemalloc.get_traced_memory()[0] / 1e6
+        tracemalloc.reset_peak()
+        loss.backward()
+        after, peak = (m / 1e6 for m in tracemalloc.get_traced_memory())
+    finally:
+        tracemalloc.stop()
+    assert 29 * megabytes < forward < 31 * megabytes  # tanh keeps its output, scaling keeps nothing
+    assert peak < forward + 4 * megabytes
+    assert after < 1.1 * megabytes  # the gradient of x
+    assert x.grad is not None
+
+
+def test_no_reference_cycles():
+    gc.collect()
+    gc.disable()
+    try:
+        x = leaf(1, 2, 3)
+        y = ops.softmax(x * 2 + 1) @ x
+        z = ag.checkpoint(lambda t: (t * t).exp(), y)
+        alive = [weakref.ref(t) for t in (y, z)]
+        before = len(gc.get_objects())
+        z.backward()
+        z2 = (x * x).sum()  # and a graph that is never run
+        alive.append(weakref.ref(z2))
+        del y, z, z2
+        assert [ref() for ref in alive] == [None, None, None]
+        assert gc.collect() == 0, "the collector found garbage that reference counting should have freed"
+        assert before > 0
+    finally:
+        gc.enable()
+
+
+def test_threads_share_parameters():
+    rng = np.random.default_rng(0)
+    w = Tensor(rng.standard_normal((32, 32)), requires_grad=True)
+    batches = [rng.standard_normal((16, 32)) for _ in range(64)]
+
+    def work(batch):
+        return ag.grad(ops.gelu(batch @ w).sum(), w)[0].numpy()
+
+    alone = [work(batch) for batch in batches]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(work, batches))
+    for a, b in zip(alone, together, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert w.grad is None
+
+
+def test_modes_of_one_thread_do_not_reach_another():
+    inside, done = threading.Event(), threading.Event()
+
+    def other():
+        with ag.no_grad():
+            inside.set()
+            done.wait(10)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    inside.wait(10)
+    assert (leaf(1) * 2).requires_grad
+    done.set()
+    thread.join()

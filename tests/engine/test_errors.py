@@ -1,0 +1,173 @@
+"""Mistakes get one sentence with the operation, what was expected and what was given."""
+
+import numpy as np
+import pytest
+
+import autograd as ag
+from autograd import Tensor, ops
+from autograd.random import Stream
+
+F = np.float32
+
+
+def t(*shape: int, dtype=F) -> Tensor:
+    return Tensor(np.ones(shape, dtype))
+
+
+# operation -> a wrong call, the error's type, and what the sentence must contain
+MISTAKES = {
+    "add": (lambda: t(3, 4) + t(5), ValueError, r"add: shapes \(3, 4\) and \(5,\) do not broadcast together"),
+    "subtract": (
+        lambda: t(3) - t(3, dtype=np.float64),
+        TypeError,
+        "subtract: .*one float dtype, got float32 and float64",
+    ),
+    "multiply": (lambda: t(2) * "x", TypeError, "expected booleans, integers or floats"),
+    "divide": (
+        lambda: t(2, dtype=int) / t(2, dtype=int),
+        TypeError,
+        "divide: the result would silently become float64",
+    ),
+    "negative": (lambda: ops.negative(t(2, dtype=bool)), TypeError, "negative: .*bool"),
+    "pow": (lambda: t(2, 3) ** t(3, 2), ValueError, r"pow: shapes \(2, 3\) and \(3, 2\) do not broadcast"),
+    "exp": (lambda: ops.exp(t(2, dtype=int)), TypeError, r"exp: .*float64; cast integers first.*\(2,\) int64"),
+    "log": (lambda: ops.log(t(2, dtype=int)), TypeError, "log: the result would silently become float64"),
+    "sqrt": (lambda: ops.sqrt(t(2, dtype=int)), TypeError, "sqrt: the result would silently become float64"),
+    "tanh": (lambda: ops.tanh(t(2, dtype=int)), TypeError, "tanh: the result would silently become float64"),
+    "erf": (lambda: ops.erf(t(2, dtype=int)), TypeError, "erf: expected floating-point values, got int64"),
+    "sigmoid": (lambda: ops.sigmoid(t(2, dtype=int)), TypeError, "sigmoid: the result would silently become float64"),
+    "relu": (lambda: ops.relu("x"), TypeError, "expected booleans, integers or floats"),
+    "abs": (lambda: ops.abs(None), TypeError, "expected booleans, integers or floats"),
+    "maximum": (lambda: ops.maximum(t(2), t(3)), ValueError, r"maximum: shapes \(2,\) and \(3,\) do not broadcast"),
+    "minimum": (lambda: ops.minimum(t(2), t(3)), ValueError, r"minimum: shapes \(2,\) and \(3,\) do not broadcast"),
+    "where": (lambda: ops.where(t(2), t(2), t(2)), ValueError, "where: condition must be boolean, got float32"),
+    "clip": (lambda: ops.clip(t(2)), ValueError, "clip: give min, max or both"),
+    "astype": (lambda: ops.astype(t(2), "complex64"), TypeError, "expected booleans, integers or floats"),
+    "to_device": (lambda: t(2).to("gpu"), ValueError, "unknown device 'gpu': expected 'cpu', 'cuda'"),
+    "sum": (lambda: t(2, 3).sum(2), ValueError, r"sum: axis 2 is out of range for 2 axes .*\(2, 3\) float32"),
+    "mean": (lambda: t(2, 0).mean(1), ValueError, r"mean: there is no mean of nothing.*\(2, 0\)"),
+    "var": (lambda: t(2, 1).var(1, ddof=1), ValueError, "var: needs more than ddof=1 values .* got 1"),
+    "max": (lambda: t(0).max(), ValueError, "max: there is no max of nothing"),
+    "min": (lambda: t(2, 2).min((0, 0)), ValueError, r"min: axis \(0, 0\) names an axis twice"),
+    "logsumexp": (lambda: t(2).logsumexp(1), ValueError, "logsumexp: axis 1 is out of range for 1 axes"),
+    "reshape": (lambda: t(2, 3).reshape(4), ValueError, r"reshape: .*size 6 into shape \(4,\)"),
+    "transpose": (lambda: t(2, 3).transpose(0, 0), ValueError, r"transpose: axis \(0, 0\) names an axis twice"),
+    "swapaxes": (lambda: t(2).swapaxes(0, 1), ValueError, r"swapaxes: axis 0 or 1 is out of range for shape \(2,\)"),
+    "broadcast_to": (lambda: t(3).broadcast_to(2), ValueError, r"broadcast_to: .*\(3,\)"),
+    "expand_dims": (lambda: t(3).expand_dims(4), ValueError, "expand_dims: axis 4 does not fit"),
+    "squeeze": (lambda: t(3).squeeze(0), ValueError, r"squeeze: axis 0 of shape \(3,\) .* not of size 1"),
+    "concat": (lambda: ops.concat([t(2, 3), t(2)]), ValueError, r"concat: .*\(2, 3\) float32, \(2,\) float32"),
+    "stack": (lambda: ops.stack([t(2), t(3)]), ValueError, r"stack: all shapes must be equal, got \(2,\), \(3,\)"),
+    "split": (lambda: ops.split(t(3), 2), ValueError, r"split: axis 0 of shape \(3,\) does not divide into 2"),
+    "pad": (lambda: ops.pad(t(2, 3), ((1, 1),)), ValueError, r"pad: pad_width must give .* axes of \(2, 3\)"),
+    "flip": (lambda: ops.flip(t(3), 1), ValueError, r"flip: axis 1 is out of range for 1 axes .*\(3,\) float32"),
+    "getitem": (lambda: t(3)[5], IndexError, r"getitem: index 5 is out of bounds.*\(3,\) float32"),
+    "take_along_axis": (
+        lambda: ops.take_along_axis(t(2, 3), [[3], [0]]),
+        IndexError,
+        r"take_along_axis: indices must be in \[-3, 2\], got 0 to 3",
+    ),
+    "matmul": (lambda: t(2, 3) @ t(4, 5), ValueError, r"matmul: the last axis of a \(2, 3\) must match .* b \(4, 5\)"),
+    "linear": (
+        lambda: ops.linear(t(2, 3), t(4, 5)),
+        ValueError,
+        r"linear: weight must have shape \(out, 3\) to match the last axis of x \(2, 3\), got \(4, 5\)",
+    ),
+    "softmax": (
+        lambda: ops.softmax(t(3), 1),
+        ValueError,
+        r"softmax: axis 1 is out of range for 1 axes.*\(3,\) float32",
+    ),
+    "log_softmax": (lambda: ops.log_softmax(t(2, dtype=int)), TypeError, "log_softmax: expected floating-point values"),
+    "layer_norm": (
+        lambda: ops.layer_norm(t(8, 196, 192), t(196), t(192)),
+        ValueError,
+        r"layer_norm: weight must have shape \(192,\) to match the last axis of x \(8, 196, 192\), got \(196,\)",
+    ),
+    "gelu": (lambda: ops.gelu(t(2, dtype=int)), TypeError, "gelu: expected floating-point values, got int64"),
+    "dropout": (lambda: ops.dropout(t(2), 1.5, Stream()), ValueError, r"dropout: rate must be in \[0, 1\), got 1.5"),
+    "drop_path": (lambda: ops.drop_path(t(), 0.5, Stream()), ValueError, r"drop_path: the first axis .*shape \(\)"),
+    "cross_entropy": (
+        lambda: ops.cross_entropy(t(2, 3), [0, 3]),
+        IndexError,
+        r"cross_entropy: class indices must be in \[0, 2\], got 0 to 3",
+    ),
+    "bce_with_logits": (
+        lambda: ops.bce_with_logits(t(2, 3), [0, 1]),
+        ValueError,
+        r"bce_with_logits: targets must have shape \(2, 3\) to match the logits, got \(2,\)",
+    ),
+    "kl_div": (lambda: ops.kl_div(t(2, 3), t(2, 4)), ValueError, r"kl_div: p must have shape \(2, 3\) .* got \(2, 4\)"),
+}
+
+
+def test_every_operation_is_here():
+    assert set(MISTAKES) == set(ops.__all__)
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistake(name):
+    call, kind, sentence = MISTAKES[name]
+    with pytest.raises(kind, match=sentence) as error:
+        call()
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "sentence"),
+    [
+        (lambda: Tensor([1, 2], requires_grad=True).astype(int).__setattr__("requires_grad", True), TypeError, "int64"),
+        (lambda: Tensor(np.ones(2, int), requires_grad=True), TypeError, "only floating-point .* got dtype int64"),
+        (lambda: Tensor(["a"]), TypeError, "got dtype <U1"),
+        (lambda: Tensor(np.ones(2, complex)), TypeError, "got dtype complex128"),
+        (lambda: Tensor([t(1), t(1)]), TypeError, "use ops.stack or ops.concat"),
+        (lambda: t(2).__setitem__(0, 1), TypeError, "cannot be assigned to.*ops.where"),
+        (lambda: t(2)[t(2)], IndexError, "getitem: index arrays must be integers or booleans, got float32"),
+        (lambda: t() @ t(2), ValueError, r"matmul: operands need at least one axis, got shapes \(\) and \(2,\)"),
+        (lambda: ops.concat([]), ValueError, "concat: needs at least one Tensor"),
+        (
+            lambda: ops.concat([t(1), t(1, dtype=np.float64)]),
+            TypeError,
+            "all dtypes must be equal, got float32, float64",
+        ),
+        (lambda: t(2, 2) @ t(2, dtype=np.float64), TypeError, "matmul: operands must have one dtype"),
+        (lambda: ops.linear(t(2, 3), t(4, 3), t(5)), ValueError, r"linear: bias must have shape \(4,\)"),
+        (lambda: ops.cross_entropy(t(2, 3), [0]), ValueError, r"class indices must have shape \(2,\) .* got \(1,\)"),
+        (lambda: ops.cross_entropy(t(2, 3), t(2, 4)), ValueError, r"soft targets must have shape \(2, 3\)"),
+        (lambda: ops.cross_entropy(t(2, 3), [0, 1], 1.0), ValueError, r"label_smoothing must be in \[0, 1\)"),
+        (lambda: ops.cross_entropy(t(2, 3), [0, 1], reduction="avg"), ValueError, "'mean', 'sum' or 'none', got 'avg'"),
+        (lambda: ops.cross_entropy(t(0, 3), np.zeros(0, int)), ValueError, "no mean loss of an empty batch"),
+        (lambda: ops.cross_entropy(t(3, dtype=int), 1), TypeError, "expected floating-point logits, got int64"),
+        (lambda: ops.take_along_axis(t(2), [0.5]), ValueError, "take_along_axis: indices must be integers"),
+        (lambda: ops.layer_norm(t(2, 0), t(0), t(0)), ValueError, "needs a last axis with at least one value"),
+        (lambda: t(2).to("cuda:x"), ValueError, "unknown device 'cuda:x'"),
+        (lambda: ag.check_grads(lambda x: 3, np.ones(2)), TypeError, "fn must return a Tensor, got int"),
+    ],
+)
+def test_more_mistakes(call, kind, sentence):
+    with pytest.raises(kind, match=sentence):
+        call()
+
+
+def test_targets_that_require_grad_are_refused():
+    teacher = Tensor(np.ones((2, 3)) / 3, requires_grad=True)
+    with pytest.raises(ValueError, match=r"these require grad; detach\(\) them"):
+        ops.cross_entropy(np.ones((2, 3)), teacher * 1)
+
+
+def test_a_function_that_promotes_is_caught():
+    class Promotes(ag.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * np.float64(2)
+
+    with pytest.raises(TypeError, match=r"promotes: .*keep float64 constants out of forward .*\(2,\) float32"):
+        Promotes.apply(t(2))
+
+
+def test_a_function_without_methods_says_what_it_needs():
+    class Empty(ag.Function):
+        pass
+
+    with pytest.raises(TypeError, match=r"empty: a Function needs a static method forward\(ctx, \*args\)"):
+        Empty.apply(t(2))

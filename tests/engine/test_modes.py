@@ -1,0 +1,124 @@
+"""no_grad, detect_anomaly, and handing modes to workers."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import autograd as ag
+from autograd import Function, Tensor, ops
+
+
+def leaf(*values: float) -> Tensor:
+    return Tensor(np.array(values, dtype=np.float32), requires_grad=True)
+
+
+def test_no_grad_records_nothing():
+    x = leaf(1, 2)
+    with ag.no_grad():
+        y = x * 2
+        with ag.no_grad():
+            pass
+        z = x * 2
+    assert not y.requires_grad and y.node is None and not z.requires_grad
+    assert (x * 2).requires_grad
+
+
+def test_no_grad_is_a_decorator_and_ends_with_an_exception():
+    x = leaf(1, 2)
+
+    @ag.no_grad()
+    def evaluate():
+        assert not (x * 2).requires_grad
+        raise KeyError
+
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            evaluate()
+    assert (x * 2).requires_grad
+
+
+def test_workers_inherit_modes_when_asked():
+    x = leaf(1, 2)
+
+    def work(_):
+        return (x * 2).requires_grad
+
+    with ThreadPoolExecutor(2) as pool, ag.no_grad():
+        assert list(pool.map(ag.inherit_modes(work), range(4))) == [False] * 4
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(ag.inherit_modes(work), range(4))) == [True] * 4
+
+
+def test_detach_ends_the_graph_and_shares_memory():
+    x = leaf(1, 2)
+    y = (x * 2).detach()
+    assert not y.requires_grad and y.node is None
+    d = x.detach()
+    d.data[0] = 7
+    assert x.numpy()[0] == 7
+
+
+@pytest.mark.filterwarnings("ignore:.*encountered in")
+def test_anomaly_names_the_operation_and_the_line_in_forward():
+    x = leaf(0, 1)
+    with ag.detect_anomaly(), pytest.raises(ag.AnomalyError) as error:
+        ops.exp(x.log() * 2)  # log(0): this line
+    message = str(error.value)
+    assert message.startswith("log: forward made Inf")
+    assert "test_modes.py" in message and "# log(0): this line" in message
+    with ag.detect_anomaly(), pytest.raises(ag.AnomalyError, match="log: forward made NaN"):
+        leaf(-1).log()
+
+
+@pytest.mark.filterwarnings("ignore:.*encountered in")
+def test_anomaly_names_the_operation_and_the_line_in_backward():
+    x = leaf(0, 1)
+    with ag.detect_anomaly():
+        loss = x.sqrt().sum()  # infinite slope at 0: this line
+        with pytest.raises(ag.AnomalyError) as error:
+            loss.backward()
+    message = str(error.value)
+    assert message.startswith("sqrt: backward made Inf in gradient 0")
+    assert "# infinite slope at 0: this line" in message
+
+
+def test_anomaly_says_when_nan_came_in_and_lets_masks_be():
+    with ag.detect_anomaly():
+        with pytest.raises(ag.AnomalyError, match=r"multiply: forward made NaN \(its input already holds NaN\)"):
+            leaf(float("nan")) * 2
+        scores = ops.where(np.array([True, False]), leaf(1, 2), -np.inf)  # masking is not a mistake
+        ops.softmax(scores).backward([1, 2])
+
+
+def test_anomaly_catches_an_edited_array():
+    x = leaf(1, 2)
+    with ag.detect_anomaly():
+        y = x * x  # saved here
+        x.data[0] = 5
+        with pytest.raises(ag.AnomalyError) as error:
+            y.backward([1, 1])
+    assert str(error.value).startswith("multiply: array 0 that it saved for backward, shape (2,), was edited in place")
+    assert "# saved here" in str(error.value)
+
+
+def test_anomaly_changes_no_result():
+    def run():
+        x = leaf(1, 2, 3)
+        loss = ops.cross_entropy(ops.gelu(x)[None] * 3, [1])
+        loss.backward()
+        return x.grad.numpy()
+
+    plain = run()
+    with ag.detect_anomaly():
+        np.testing.assert_array_equal(run(), plain)
+
+
+def test_errors_in_forward_keep_their_cause():
+    class Broken(Function):
+        @staticmethod
+        def forward(ctx, x):
+            raise KeyError("not an error of shapes: passed through as it is")
+
+    with pytest.raises(KeyError):
+        Broken.apply(leaf(1))

@@ -1,0 +1,127 @@
+"""Every operation's gradient, by the table: numerical check, reference form, memory layouts, and no case missing."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+import autograd as ag
+from autograd import Function, Tensor, ops
+from tests.op_cases import CASES, Case
+
+
+def subclasses(cls: type[Function]) -> list[type[Function]]:
+    return [sub for direct in cls.__subclasses__() for sub in (direct, *subclasses(direct))]
+
+
+FUNCTIONS = [c for c in subclasses(Function) if c.__module__.startswith("autograd.") and c.__name__[0] != "_"]
+FUSED = [cls for cls in FUNCTIONS if hasattr(cls, "reference")]
+
+
+def functions_used(case: Case) -> set[type[Function]]:
+    """The Functions that a case runs, read off the graph that it leaves."""
+    tensors = [Tensor(x, requires_grad=True) for x in case.arrays()]
+    stack, seen = [case.fn(*tensors).node], set()
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ag.Context):
+            seen.add(node.function)
+            stack.extend(node.parents)
+    return seen
+
+
+def test_every_operation_has_a_case():
+    assert {case.op for case in CASES} == set(ops.__all__)
+    public = {name for name, value in vars(ops).items() if inspect.isfunction(value)}
+    assert public == set(ops.__all__)
+
+
+def test_every_function_is_reached_by_a_case():
+    reached = set().union(*(functions_used(case) for case in CASES))
+    assert reached >= {cls for cls in FUNCTIONS if cls.__name__ != "ToDevice"}  # which needs two devices
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_gradients(case, seed):
+    ag.check_grads(case.fn, case.arrays(seed), seed=seed)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_gradients_do_not_depend_on_the_memory_layout(case):
+    arrays = case.arrays()
+    want = values_and_gradients(case.fn, arrays)
+    for layout in (np.asfortranarray, every_second, backwards, read_only):
+        got = values_and_gradients(case.fn, [layout(x) for x in arrays])
+        for a, b in zip(got, want, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+
+
+def values_and_gradients(fn, arrays):
+    tensors = [Tensor(x, requires_grad=True) for x in arrays]
+    output = fn(*tensors)
+    cotangent = np.random.default_rng(5).standard_normal(output.shape)
+    return [output.numpy(), *(g.numpy() for g in ag.grad(output, tensors, cotangent))]
+
+
+def every_second(x):
+    wide = np.full([2 * n for n in x.shape], np.nan)
+    view = wide[tuple(slice(None, None, 2) for _ in x.shape)]
+    view[...] = x
+    return view
+
+
+def backwards(x):
+    reverse = tuple(slice(None, None, -1) for _ in x.shape)
+    return x[reverse].copy()[reverse]
+
+
+def read_only(x):
+    x = x.copy()
+    x.flags.writeable = False
+    return x
+
+
+def test_fused_operations_carry_a_reference():
+    names = {cls.__name__ for cls in FUSED}
+    fused = {
+        "Linear",
+        "Softmax",
+        "LogSoftmax",
+        "LayerNorm",
+        "Gelu",
+        "Dropout",
+        "CrossEntropy",
+        "BceWithLogits",
+        "KlDiv",
+    }
+    assert names >= fused
+
+
+@pytest.mark.parametrize("cls", FUSED, ids=lambda cls: cls.name)
+def test_fused_equals_its_reference(cls, monkeypatch):
+    cases = [case for case in CASES if cls in functions_used(case)]
+    assert cases
+    fused = [values_and_gradients(case.fn, case.arrays()) for case in cases]
+    monkeypatch.setattr(cls, "apply", cls.reference)
+    for case, want in zip(cases, fused, strict=True):
+        assert cls not in functions_used(case)
+        got = values_and_gradients(case.fn, case.arrays())
+        for a, b in zip(got, want, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12, err_msg=str(case))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_half_precision_stays_half_and_close(case):
+    """float16 in, float16 out and back, near the float64 result."""
+    arrays = [x.astype(np.float16) for x in case.arrays()]
+    tensors = [Tensor(x, requires_grad=True) for x in arrays]
+    output = case.fn(*tensors)
+    cotangent = np.random.default_rng(5).standard_normal(output.shape).astype(np.float16)
+    gradients = ag.grad(output, tensors, cotangent)
+    assert [x.dtype for x in (output, *gradients)] == [np.float16] * (1 + len(tensors))
+    wide = [Tensor(x.astype(np.float64), requires_grad=True) for x in arrays]
+    exact = case.fn(*wide)
+    for got, want in zip((output, *gradients), (exact, *ag.grad(exact, wide, cotangent)), strict=True):
+        scale = max(1, np.abs(want.numpy()).max())
+        np.testing.assert_allclose(got.numpy().astype(float), want.numpy(), atol=1e-2 * scale)

@@ -1,0 +1,75 @@
+"""Streams: reproducible, independent, and indifferent to how a batch is cut."""
+
+import numpy as np
+import pytest
+
+import autograd as ag
+from autograd import Tensor, ops
+from autograd.random import Stream
+
+
+def test_a_stream_is_a_name_not_a_state():
+    stream = Stream(seed=1, purpose="x")
+    np.testing.assert_array_equal(stream.uniform((3, 4)), stream.uniform((3, 4)))
+    np.testing.assert_array_equal(stream.generator().random(5), stream.generator().random(5))
+
+
+def test_the_numbers_stay_the_same_for_ever():
+    """Resuming a run with a later version must draw the same masks: these values may never change."""
+    values = Stream(seed=7, purpose="dropout", step=2, sample=3).uniform((2, 3)) * 2**24
+    assert values.astype(int).tolist() == [[4501974, 6815648, 2653105], [8279080, 1624921, 6352315]]
+
+
+@pytest.mark.parametrize("other", [Stream(1, "a"), Stream(0, "b"), Stream(0, "a", 1), Stream(0, "a", 0, 8)])
+def test_each_part_of_the_key_matters(other):
+    assert not (Stream(0, "a").uniform((8, 50)) == other.uniform((8, 50))).any()
+
+
+def test_batches_can_be_cut_anywhere():
+    stream = Stream(3, "cut", step=5)
+    whole = stream.uniform((7, 2, 3))
+    pieces = [stream.at(sample=i).uniform((n, 2, 3)) for i, n in ((0, 2), (2, 4), (6, 1))]
+    np.testing.assert_array_equal(np.concatenate(pieces), whole)
+    x = np.ones((7, 3), np.float32)
+    cut = [ops.dropout(x[i : i + n], 0.5, stream.at(sample=i)).numpy() for i, n in ((0, 3), (3, 4))]
+    np.testing.assert_array_equal(np.concatenate(cut), ops.dropout(x, 0.5, stream).numpy())
+
+
+def test_uniform_is_uniform():
+    values = Stream(0).uniform((100, 1000))
+    assert values.dtype == np.float32 and values.min() >= 0 and values.max() < 1
+    np.testing.assert_allclose(np.histogram(values, 10, (0, 1))[0] / values.size, 0.1, atol=0.003)
+    rows = np.corrcoef(values[:50])
+    assert np.abs(rows - np.eye(50)).max() < 0.2
+
+
+def test_dropout_keeps_the_mean_and_drops_the_rate():
+    x = np.ones((50, 400), np.float32)
+    y = ops.dropout(x, 0.3, Stream(0)).numpy()
+    assert set(np.unique(y)) == {np.float32(0), np.float32(1 / 0.7)}
+    assert abs((y == 0).mean() - 0.3) < 0.01
+    assert abs(y.mean() - 1) < 0.02
+
+
+def test_drop_path_drops_whole_samples():
+    y = ops.drop_path(np.ones((400, 3, 2), np.float32), 0.25, Stream(0)).numpy()
+    per_sample = y.reshape(400, 6)
+    assert (per_sample == per_sample[:, :1]).all()
+    assert abs((per_sample[:, 0] == 0).mean() - 0.25) < 0.06
+
+
+def test_rate_zero_is_the_input_itself():
+    x = Tensor([1.0], requires_grad=True)
+    assert ops.dropout(x, 0.0, Stream()) is x and ops.drop_path(x, 0.0, Stream()) is x
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0])
+def test_bad_rates(rate):
+    with pytest.raises(ValueError, match=r"rate must be in \[0, 1\)"):
+        ops.dropout([1.0], rate, Stream())
+
+
+def test_bad_keys():
+    with pytest.raises(ValueError, match=r"seed must be in \[0, 2\*\*64\), got -1"):
+        Stream(-1)
+    assert ag.random.Stream(2**64 - 1, "é", 2**64 - 1, 5).uniform((1, 1)).shape == (1, 1)

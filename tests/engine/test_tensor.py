@@ -1,0 +1,123 @@
+"""What a Tensor wraps, how it shows itself, and how it mixes with arrays and numbers."""
+
+import numpy as np
+import pytest
+
+import autograd as ag
+from autograd import Tensor, ops
+
+
+def test_shares_memory_and_dtype_with_an_array():
+    for dtype in (np.float16, np.float32, np.float64, np.int64, bool):
+        array = np.ones((2, 3), dtype)
+        x = Tensor(array)
+        assert x.data is array and x.dtype == dtype and x.shape == (2, 3)
+        assert x.device == "cpu" and x.ndim == 2 and x.size == 6 and len(x) == 2
+        assert x.numpy() is array
+
+
+def test_python_numbers_and_lists_become_float32():
+    for value in (1, 2.5, [1, 2], [[1.0], [2.0]], (3, 4)):
+        assert Tensor(value).dtype == np.float32
+
+
+def test_numpy_scalars_keep_their_dtype():
+    assert Tensor(np.float64(1)).dtype == np.float64 and Tensor(np.float64(1)).shape == ()
+
+
+def test_scalars_and_constants_never_promote():
+    x = Tensor(np.ones(3, np.float32), requires_grad=True)
+    constants = [2, 2.5, True, np.float64(2), np.int64(2), np.ones(3), np.ones(3, np.int64), [1, 2, 3], x > 0]
+    for c in constants:
+        for y in (x + c, c + x, x - c, c - x, x * c, c * x, x / (c + 1 if isinstance(c, int) else x), x**2):
+            assert y.dtype == np.float32 and isinstance(y, Tensor)
+            (g,) = ag.grad(y.sum(), x)
+            assert g.dtype == np.float32
+
+
+def test_arrays_on_the_left_give_tensors():
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    y = np.array([3.0, 4.0], np.float32) * x
+    assert isinstance(y, Tensor) and y.requires_grad
+    z = np.eye(2, dtype=np.float32) @ x
+    assert isinstance(z, Tensor) and z.requires_grad
+
+
+def test_comparisons_give_boolean_tensors():
+    x, y = Tensor([1.0, 2.0]), Tensor([2.0, 2.0])
+    for result, want in [
+        (x < y, [True, False]),
+        (x <= y, [True, True]),
+        (x > y, [False, False]),
+        (x >= 2, [False, True]),
+        (x == y, [False, True]),
+        (x != y, [True, False]),
+    ]:
+        assert result.dtype == bool and result.numpy().tolist() == want
+    assert len({x, y, x}) == 2  # hashed by identity
+
+
+def test_repr():
+    assert repr(Tensor([1.0, 2.5])) == "Tensor([1. , 2.5])"
+    assert repr(Tensor(np.zeros(2), requires_grad=True)) == "Tensor([0., 0.], dtype=float64, requires_grad=True)"
+    assert repr(Tensor([1.0], requires_grad=True).exp()) == "Tensor([2.7183], made by exp)"
+
+
+def test_numbers_and_truth():
+    assert float(Tensor(2.5)) == 2.5 and int(Tensor([3])) == 3 and Tensor([[4.0]]).item() == 4
+    assert bool(Tensor(1.0)) and not bool(Tensor(0.0))
+    with pytest.raises(ValueError, match=r"only a Tensor with one value is a number, this one has shape \(2,\)"):
+        float(Tensor([1.0, 2.0]))
+    with pytest.raises(ValueError):
+        bool(Tensor([1.0, 2.0]) == 1)
+    with pytest.raises(TypeError, match="no length"):
+        len(Tensor(1.0))
+
+
+def test_numpy_functions_get_the_values():
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    np.testing.assert_array_equal(np.asarray(x), [1, 2])
+    assert np.asarray(x, dtype=np.float64).dtype == np.float64
+    with pytest.raises(TypeError, match="does not support ufuncs"):
+        np.exp(x)
+
+
+def test_iteration_keeps_the_graph():
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    a, b = x
+    (a * b).sum().backward()
+    np.testing.assert_array_equal(x.grad.numpy(), [[3, 4], [1, 2]])
+
+
+def test_methods_are_the_operations():
+    x = Tensor(np.random.default_rng(0).uniform(0.1, 1, (2, 3)))
+    for name in ("abs", "exp", "log", "sqrt", "tanh", "erf", "sigmoid", "relu", "gelu", "sum", "mean", "var", "max", "min",
+                 "logsumexp", "softmax", "log_softmax", "transpose", "squeeze", "flip"):  # fmt: skip
+        np.testing.assert_array_equal(getattr(x, name)().numpy(), getattr(ops, name)(x).numpy())
+    np.testing.assert_array_equal(x.T.numpy(), x.numpy().T)
+    assert x.reshape(3, 2).shape == x.reshape((3, 2)).shape == x.reshape([3, -1]).shape == (3, 2)
+    assert x.transpose(1, 0).shape == x.transpose((1, 0)).shape == x.swapaxes(0, 1).shape == (3, 2)
+    assert x.broadcast_to(4, 2, 3).shape == x.broadcast_to((4, 2, 3)).shape == (4, 2, 3)
+    assert x.expand_dims(0).shape == (1, 2, 3) and x.clip(0.2, 0.4).max().item() == 0.4
+    assert x.sum(1, keepdims=True).shape == (2, 1) and x.astype("float16").dtype == np.float16
+    assert (-x).numpy().max() < 0 and abs(-x).numpy().min() > 0
+
+
+def test_requires_grad_can_be_switched():
+    x = Tensor([1.0])
+    x.requires_grad = True
+    y = x * 2
+    with pytest.raises(RuntimeError, match=r"use detach\(\)"):
+        y.requires_grad = False
+    x.requires_grad = False
+    assert not (x * 2).requires_grad
+
+
+def test_wrapping_a_tensor_shares_its_array():
+    x = Tensor([1.0])
+    assert Tensor(x).data is x.data
+
+
+def test_moving_to_where_it_is_is_free():
+    x = Tensor([1.0])
+    assert x.to("cpu") is x

@@ -1,0 +1,163 @@
+"""One table of cases for every operation. The tests run all of it: gradient checks, references, mutations, devices.
+
+A case calls one operation on float inputs that are drawn by their makers from a seeded generator. To add an operation,
+add a case; a test fails for an operation that has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from autograd import Tensor, ops
+from autograd.random import Stream
+
+Maker = Callable[[np.random.Generator], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Case:
+    op: str  # name in autograd.ops
+    what: str
+    fn: Callable[..., Tensor]
+    inputs: tuple[Maker, ...]
+
+    def arrays(self, seed: int = 0) -> list[np.ndarray]:
+        rng = np.random.default_rng(seed)
+        return [make(rng) for make in self.inputs]
+
+    def __str__(self) -> str:
+        return f"{self.op}-{self.what}"
+
+
+def normal(*shape: int) -> Maker:
+    return lambda rng: rng.standard_normal(shape)
+
+
+def positive(*shape: int) -> Maker:
+    return lambda rng: rng.uniform(0.5, 2.0, shape)
+
+
+def apart(*shape: int) -> Maker:
+    """Values at least 0.1 from each other and 0.05 from zero, far from the kinks of abs, max and friends."""
+
+    def make(rng: np.random.Generator) -> np.ndarray:
+        size = int(np.prod(shape))
+        return ((rng.permutation(size) - size // 2 + 0.5) * 0.1).reshape(shape)
+
+    return make
+
+
+def probabilities(*shape: int) -> np.ndarray:
+    p = np.random.default_rng(1).uniform(0.1, 1, shape)
+    return p / p.sum(-1, keepdims=True)
+
+
+ROWS = np.array([0, 2, 2, 1, 2])  # with repetitions
+MASK = np.array([[True, False, True, True], [False, False, True, False], [True, True, False, False]])
+LABELS = np.array([1, 0, 3])
+STREAM = Stream(seed=3, purpose="cases")
+
+CASES = [
+    Case("add", "same shape", ops.add, (normal(3, 4), normal(3, 4))),
+    Case("add", "broadcast", ops.add, (normal(2, 1, 4), normal(3, 1))),
+    Case("add", "number", lambda x: 2 + x, (normal(3, 4),)),
+    Case("subtract", "broadcast", ops.subtract, (normal(3, 1), normal(2, 3, 4))),
+    Case("subtract", "number on the left", lambda x: 2 - x, (normal(3, 4),)),
+    Case("multiply", "same shape", ops.multiply, (normal(3, 4), normal(3, 4))),
+    Case("multiply", "broadcast", ops.multiply, (normal(4), normal(2, 3, 4))),
+    Case("multiply", "by itself", lambda x: x * x, (normal(3, 4),)),
+    Case("divide", "broadcast", ops.divide, (normal(2, 3), positive(2, 1))),
+    Case("divide", "number on the left", lambda x: 2 / x, (positive(3, 4),)),
+    Case("negative", "plain", ops.negative, (normal(3, 4),)),
+    Case("pow", "number", lambda x: x**3, (normal(3, 4),)),
+    Case("pow", "fraction", lambda x: x**-0.5, (positive(3, 4),)),
+    Case("pow", "both", ops.pow, (positive(3, 4), normal(4))),
+    Case("pow", "number to a Tensor", lambda x: 2**x, (normal(3, 4),)),
+    Case("exp", "plain", ops.exp, (normal(3, 4),)),
+    Case("log", "plain", ops.log, (positive(3, 4),)),
+    Case("sqrt", "plain", ops.sqrt, (positive(3, 4),)),
+    Case("tanh", "plain", ops.tanh, (normal(3, 4),)),
+    Case("erf", "plain", ops.erf, (normal(3, 4),)),
+    Case("sigmoid", "plain", ops.sigmoid, (normal(3, 4),)),
+    Case("relu", "plain", ops.relu, (apart(3, 4),)),
+    Case("abs", "plain", ops.abs, (apart(3, 4),)),
+    Case("maximum", "broadcast", lambda a, b: ops.maximum(a, b * 1.01 + 0.02), (apart(3, 4), apart(4))),
+    Case("maximum", "number", lambda x: ops.maximum(x, 0.1), (apart(3, 5),)),
+    Case("minimum", "broadcast", lambda a, b: ops.minimum(a, b * 1.01 + 0.02), (apart(3, 4), apart(4))),
+    Case("where", "broadcast", lambda a, b: ops.where(MASK, a, b), (normal(3, 1), normal(4))),
+    Case("where", "number", lambda a: ops.where(MASK, a, 1.5), (normal(3, 4),)),
+    Case("clip", "both ends", lambda x: ops.clip(x, -0.21, 0.31), (apart(3, 4),)),
+    Case("clip", "one end", lambda x: ops.clip(x, max=0.01), (apart(3, 4),)),
+    Case("astype", "same", lambda x: ops.astype(x, x.dtype), (normal(3, 4),)),
+    Case("to_device", "where it is", lambda x: ops.to_device(x, x.device) * x, (normal(3, 4),)),
+    Case("sum", "all", ops.sum, (normal(3, 4),)),
+    Case("sum", "axes", lambda x: ops.sum(x, (0, -1)), (normal(2, 3, 4),)),
+    Case("sum", "keepdims", lambda x: ops.sum(x, 1, keepdims=True), (normal(2, 3, 4),)),
+    Case("mean", "all", ops.mean, (normal(3, 4),)),
+    Case("mean", "axis", lambda x: ops.mean(x, -1), (normal(2, 3, 4),)),
+    Case("var", "axis", lambda x: ops.var(x, 1), (normal(3, 4),)),
+    Case("var", "ddof and keepdims", lambda x: ops.var(x, (0, 2), keepdims=True, ddof=1), (normal(2, 3, 4),)),
+    Case("max", "all", ops.max, (apart(3, 4),)),
+    Case("max", "axis", lambda x: ops.max(x, 1), (apart(3, 4),)),
+    Case("min", "axes", lambda x: ops.min(x, (0, 2), keepdims=True), (apart(2, 3, 4),)),
+    Case("logsumexp", "all", ops.logsumexp, (normal(3, 4),)),
+    Case("logsumexp", "axis", lambda x: ops.logsumexp(x, 0, keepdims=True), (normal(3, 4),)),
+    Case("reshape", "plain", lambda x: ops.reshape(x, (2, -1)), (normal(3, 4),)),
+    Case("transpose", "reversed", ops.transpose, (normal(3, 4),)),
+    Case("transpose", "permuted", lambda x: ops.transpose(x, (2, 0, 1)), (normal(2, 3, 4),)),
+    Case("swapaxes", "plain", lambda x: ops.swapaxes(x, 0, -1), (normal(2, 3, 4),)),
+    Case("broadcast_to", "plain", lambda x: ops.broadcast_to(x, (2, 3, 4)), (normal(3, 1),)),
+    Case("expand_dims", "plain", lambda x: ops.expand_dims(x, (0, -1)), (normal(3, 4),)),
+    Case("squeeze", "axis", lambda x: ops.squeeze(x, -2), (normal(3, 1, 4),)),
+    Case("concat", "three", lambda a, b, c: ops.concat([a, b, c], 1), (normal(3, 2), normal(3, 1), normal(3, 4))),
+    Case("concat", "the same twice", lambda a: ops.concat([a, a], -1), (normal(3, 2),)),
+    Case("stack", "last axis", lambda a, b: ops.stack([a, b], -1), (normal(3, 4), normal(3, 4))),
+    Case("split", "equal", lambda x: (lambda a, b: a * b)(*ops.split(x, 2, -1)), (normal(3, 4),)),
+    Case("split", "at indices", lambda x: ops.concat(ops.split(x, [1, 3])[::-1], 0), (normal(4, 2),)),
+    Case("pad", "pairs", lambda x: ops.pad(x, ((1, 0), (2, 1)), 5.0), (normal(3, 4),)),
+    Case("flip", "axis", lambda x: ops.flip(x, 1), (normal(3, 4),)),
+    Case("flip", "all", ops.flip, (normal(3, 4),)),
+    Case("getitem", "slices", lambda x: x[1:, ::-2, None], (normal(3, 4),)),
+    Case("getitem", "integer and ellipsis", lambda x: x[..., -1], (normal(3, 4),)),
+    Case("getitem", "repeated rows", lambda x: x[ROWS], (normal(3, 4),)),
+    Case("getitem", "pairs of indices", lambda x: x[ROWS, [0, 1, 1, 3, 1]], (normal(3, 4),)),
+    Case("getitem", "mask", lambda x: x[MASK], (normal(3, 4),)),
+    Case("take_along_axis", "rows", lambda x: ops.take_along_axis(x, ROWS[None, :] % 3, 1), (normal(3, 4),)),
+    Case("take_along_axis", "labels", lambda x: ops.take_along_axis(x, LABELS[:, None], -1), (normal(3, 4),)),
+    Case("matmul", "matrices", ops.matmul, (normal(3, 4), normal(4, 2))),
+    Case("matmul", "vectors", ops.matmul, (normal(4), normal(4))),
+    Case("matmul", "vector and batch", ops.matmul, (normal(4), normal(2, 4, 3))),
+    Case("matmul", "batch and vector", ops.matmul, (normal(2, 3, 4), normal(4))),
+    Case("matmul", "batch and matrix", ops.matmul, (normal(2, 3, 4), normal(4, 5))),
+    Case("matmul", "matrix and batch", ops.matmul, (normal(3, 4), normal(2, 4, 5))),
+    Case("matmul", "broadcast batches", ops.matmul, (normal(2, 1, 3, 4), normal(5, 4, 2))),
+    Case("linear", "with bias", ops.linear, (normal(2, 3, 4), normal(5, 4), normal(5))),
+    Case("linear", "without bias", ops.linear, (normal(3, 4), normal(5, 4))),
+    Case("softmax", "last axis", ops.softmax, (normal(3, 4),)),
+    Case("softmax", "first axis", lambda x: ops.softmax(x, 0), (normal(3, 4),)),
+    Case("log_softmax", "last axis", ops.log_softmax, (normal(3, 4),)),
+    Case("layer_norm", "plain", ops.layer_norm, (normal(2, 3, 5), normal(5), normal(5))),
+    Case("gelu", "plain", ops.gelu, (normal(3, 4),)),
+    Case("dropout", "plain", lambda x: ops.dropout(x, 0.4, STREAM), (normal(3, 4),)),
+    Case("drop_path", "plain", lambda x: ops.drop_path(x, 0.4, STREAM), (normal(6, 2, 2),)),
+    Case("cross_entropy", "indices", lambda x: ops.cross_entropy(x, LABELS), (normal(3, 4),)),
+    Case("cross_entropy", "smoothing", lambda x: ops.cross_entropy(x, LABELS, 0.1, "none"), (normal(3, 4),)),
+    Case("cross_entropy", "soft", lambda x: ops.cross_entropy(x, probabilities(3, 4)), (normal(3, 4),)),
+    Case(
+        "cross_entropy",
+        "soft, smoothed",
+        lambda x: ops.cross_entropy(x, probabilities(2, 3, 4) * 1.5, 0.2, "sum"),
+        (normal(2, 3, 4),),
+    ),
+    Case("bce_with_logits", "plain", lambda x: ops.bce_with_logits(x, MASK), (normal(3, 4),)),
+    Case(
+        "bce_with_logits",
+        "soft",
+        lambda x: ops.bce_with_logits(x, probabilities(3, 4), reduction="none"),
+        (normal(3, 4),),
+    ),
+    Case("kl_div", "plain", lambda x: ops.kl_div(x, probabilities(3, 4)), (normal(3, 4),)),
+]
