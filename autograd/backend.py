@@ -44,8 +44,10 @@ def as_array(x: object) -> Array:
 
 
 def constant(x: object, like: Array) -> Array:
-    """Plain data to work with `like`: float data takes its float dtype, everything goes to its device."""
+    """Plain data to work with `like`: float data takes its float dtype, and host data goes to its device."""
     array = x if is_array(x) else np.asarray(x)
     if array.dtype in FLOATS and like.dtype in FLOATS:
         array = array.astype(like.dtype, copy=False)
+    if not isinstance(array, np.ndarray) and device_of(array) != device_of(like):
+        raise ValueError(f"an array on {device_of(array)} met a Tensor on {device_of(like)}; move one of them")
     return to_device(array, device_of(like))

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from . import anomaly, kernels, modes
-from .backend import FLOATS, Array, as_array, device_of
+from .backend import Array, as_array, device_of
 from .tensor import Tensor
 
 PLAIN = object()  # stands in Context.parents for an argument that is not a Tensor
@@ -185,8 +185,3 @@ def _check_devices(name: str, args: tuple[Any, ...]) -> None:
 
 class OperandError(ValueError):
     """Raised by an operation's own checks; its message is complete and needs no cause behind it."""
-
-
-def require_floats(x: Array) -> None:
-    if x.dtype not in FLOATS:
-        raise TypeError(f"expected floating-point values, got {x.dtype}")

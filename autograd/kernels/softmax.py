@@ -55,6 +55,5 @@ def _exponentials(x: Array, axis: Any) -> tuple[Array, Array, Array]:
         return xp.empty_like(wide), wide.sum(axis=axis, keepdims=True), wide.sum(axis=axis, keepdims=True)
     shift = wide.max(axis=axis, keepdims=True)
     shift = xp.where(xp.isinf(shift), 0, shift).astype(wide.dtype, copy=False)
-    y = wide - shift
-    xp.exp(y, out=y)
+    y = xp.exp(wide - shift)
     return y, y.sum(axis=axis, keepdims=True), shift

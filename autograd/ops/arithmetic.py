@@ -8,12 +8,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from .. import backend
-from ..backend import FLOATS, Array, array_module
+from ..backend import Array, array_module, constant
 from ..function import Context, Function, OperandError
-from ..tensor import Tensor, as_tensor
+from ..tensor import Tensor
+from .arguments import two_operands
 
 
 class Add(Function):
@@ -98,7 +97,10 @@ class Pow(Function):
                 slope = xp.where(b == 0, 0, b * a ** xp.where(b == 0, 1, b - 1))
             da = ctx.unbroadcast(0, g * slope)
         if ctx.needs[1]:
-            log_a = math.log(a) if isinstance(a, int | float) and a > 0 else xp.log(xp.where(a == 0, 1, a))
+            if isinstance(a, int | float):
+                log_a: Any = math.log(a or 1) if a >= 0 else math.nan
+            else:
+                log_a = xp.log(xp.where(a == 0, 1, a))
             db = ctx.unbroadcast(1, g * y * log_a)
         return da, db
 
@@ -161,67 +163,36 @@ class Where(Function):
 
 
 def add(a: Any, b: Any) -> Tensor:
-    return Add.apply(*_operands("add", a, b))
+    return Add.apply(*two_operands("add", a, b))
 
 
 def subtract(a: Any, b: Any) -> Tensor:
-    return Subtract.apply(*_operands("subtract", a, b))
+    return Subtract.apply(*two_operands("subtract", a, b))
 
 
 def multiply(a: Any, b: Any) -> Tensor:
-    return Multiply.apply(*_operands("multiply", a, b))
+    return Multiply.apply(*two_operands("multiply", a, b))
 
 
 def divide(a: Any, b: Any) -> Tensor:
-    return Divide.apply(*_operands("divide", a, b))
+    return Divide.apply(*two_operands("divide", a, b))
 
 
 def pow(a: Any, b: Any) -> Tensor:
-    return Pow.apply(*_operands("pow", a, b))
+    return Pow.apply(*two_operands("pow", a, b))
 
 
 def maximum(a: Any, b: Any) -> Tensor:
-    return Maximum.apply(*_operands("maximum", a, b))
+    return Maximum.apply(*two_operands("maximum", a, b))
 
 
 def minimum(a: Any, b: Any) -> Tensor:
-    return Minimum.apply(*_operands("minimum", a, b))
+    return Minimum.apply(*two_operands("minimum", a, b))
 
 
 def where(condition: Any, a: Any, b: Any) -> Tensor:
     """`a` where the boolean condition holds, else `b`: the way to "assign" to parts of a Tensor."""
-    condition = condition if isinstance(condition, Tensor) else Tensor(np.asarray(condition))
-    return Where.apply(condition, *_operands("where", a, b))
-
-
-def _operands(name: str, a: Any, b: Any) -> tuple[Any, Any]:
-    """Both operands as forward wants them: numbers as they are, everything else as Tensors of one dtype."""
-    if isinstance(a, Tensor):
-        # the two usual cases, without the detours below
-        if type(b) is float or type(b) is int or (isinstance(b, Tensor) and a.data.dtype is b.data.dtype):
-            return a, b
-    elif not isinstance(b, Tensor):
-        a = as_tensor(a)
-    tensors = [x for x in (a, b) if isinstance(x, Tensor)]
-    like = next((x for x in tensors if x.dtype in FLOATS), tensors[0])
-    return _operand(name, a, like), _operand(name, b, like)
-
-
-def _operand(name: str, x: Any, like: Tensor) -> Any:
-    if isinstance(x, np.generic):
-        x = x.item()  # a NumPy scalar would promote, a Python number does not
-    if isinstance(x, int | float):
-        return x
-    if not isinstance(x, Tensor):
-        if backend.is_array(x) and backend.device_of(x) != like.device:
-            raise ValueError(
-                f"{name}: a Tensor on {like.device} met an array on {backend.device_of(x)}; move one of them"
-            )
-        x = Tensor(backend.constant(x, like=like.data))
-    if x.dtype == like.dtype or like.dtype not in FLOATS:
-        return x
-    if x.dtype in FLOATS:  # two kinds of float are a mistake more often than a wish
-        raise TypeError(
-            f"{name}: operands must have one float dtype, got {like.dtype} and {x.dtype}; convert one with .astype(...)"
-        )
-    return Tensor(x.data.astype(like.dtype))
+    a, b = two_operands("where", a, b)
+    if not isinstance(condition, Tensor):
+        condition = Tensor(constant(condition, like=(a if isinstance(a, Tensor) else b).data))
+    return Where.apply(condition, a, b)

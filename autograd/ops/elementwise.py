@@ -9,8 +9,9 @@ import numpy as np
 
 from .. import backend, kernels
 from ..backend import Array, array_module
-from ..function import Context, Function, OperandError, require_floats
+from ..function import Context, Function, OperandError
 from ..tensor import Tensor, as_tensor
+from .arguments import require_floats
 
 
 class Negative(Function):

@@ -10,7 +10,7 @@ from .. import backend
 from ..backend import Array, array_module
 from ..function import Context, Function, OperandError
 from ..tensor import Tensor, as_tensor
-from .axes import one_axis
+from .arguments import one_axis
 
 
 class Getitem(Function):
@@ -94,8 +94,9 @@ def _plain_index(part: Any, x: Tensor) -> Any:
 
 def take_along_axis(x: Any, indices: Any, axis: int = -1) -> Tensor:
     """One value per index along an axis: `take_along_axis(log_probs, labels[:, None], -1)`."""
-    indices = indices if isinstance(indices, Tensor) else Tensor(np.asarray(indices))
-    return TakeAlongAxis.apply(as_tensor(x), indices, axis)
+    x = as_tensor(x)
+    indices = indices if isinstance(indices, Tensor) else Tensor(backend.constant(indices, like=x.data))
+    return TakeAlongAxis.apply(x, indices, axis)
 
 
 def split(x: Any, indices_or_sections: int | list[int], axis: int = 0) -> list[Tensor]:

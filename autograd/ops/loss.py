@@ -33,7 +33,7 @@ class CrossEntropy(Function):
         else:
             soft = _smoothed(targets, smoothing)
             # a class that cannot be (-inf) and is not asked for (0) costs nothing, but 0 * inf is NaN
-            losses = -kernels.widened(xp.where(soft == 0, 0, soft * log_p)).sum(axis=-1)
+            losses = -kernels.widened(soft * xp.where(soft == 0, 0, log_p)).sum(axis=-1)
         ctx.save(log_p if ctx.needs[0] else None, targets, smoothing, reduction)
         return _reduce(losses, reduction).astype(logits.dtype, copy=False)
 
@@ -93,8 +93,8 @@ class KlDiv(Function):
     @staticmethod
     def forward(ctx: Context, log_q: Array, p: Array, reduction: str) -> Array:
         xp = array_module(log_q)
-        terms = p * (xp.log(xp.where(p == 0, 1, p)) - log_q)
-        losses = kernels.widened(xp.where(p == 0, 0, terms)).sum(axis=-1)
+        terms = p * (xp.log(xp.where(p == 0, 1, p)) - xp.where(p == 0, 0, log_q))
+        losses = kernels.widened(terms).sum(axis=-1)
         ctx.save(p, reduction)
         return _reduce(losses, reduction).astype(log_q.dtype, copy=False)
 

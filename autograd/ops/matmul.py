@@ -7,7 +7,8 @@ from typing import Any
 from .. import kernels
 from ..backend import Array
 from ..function import Context, Function, OperandError, unbroadcast
-from ..tensor import Tensor, as_tensor
+from ..tensor import Tensor
+from .arguments import of_one_dtype
 
 
 class Matmul(Function):
@@ -93,20 +94,11 @@ def _rows(x: Array) -> Array:
 
 
 def matmul(a: Any, b: Any) -> Tensor:
-    return Matmul.apply(*_one_dtype("matmul", as_tensor(a), as_tensor(b)))
+    return Matmul.apply(*of_one_dtype("matmul", a, b))
 
 
 def linear(x: Any, weight: Any, bias: Any = None) -> Tensor:
     """x W^T + bias, with W stored (out, in)."""
-    operands = [as_tensor(x), as_tensor(weight)]
-    operands = _one_dtype("linear", *operands, *([] if bias is None else [as_tensor(bias)]))
-    return Linear.apply(*operands, *([None] if bias is None else []))
-
-
-def _one_dtype(name: str, *tensors: Tensor) -> list[Tensor]:
-    if len({x.dtype for x in tensors}) > 1:
-        raise TypeError(
-            f"{name}: operands must have one dtype, got {' and '.join(str(x.dtype) for x in tensors)}; "
-            "convert with .astype(...)"
-        )
-    return list(tensors)
+    if bias is None:
+        return Linear.apply(*of_one_dtype("linear", x, weight), None)
+    return Linear.apply(*of_one_dtype("linear", x, weight, bias))

@@ -6,10 +6,10 @@ from typing import Any
 
 from .. import kernels
 from ..backend import Array, device_of, to_device
-from ..function import Context, Function, OperandError, require_floats
+from ..function import Context, Function, OperandError
 from ..random import Stream
 from ..tensor import Tensor, as_tensor
-from .axes import one_axis
+from .arguments import of_one_dtype, one_axis, require_floats
 
 
 class Softmax(Function):
@@ -139,7 +139,7 @@ def log_softmax(x: Any, axis: int = -1) -> Tensor:
 
 def layer_norm(x: Any, weight: Any, bias: Any, eps: float = 1e-6) -> Tensor:
     """Layer normalisation over the last axis; weight and bias have that axis's size."""
-    return LayerNorm.apply(as_tensor(x), as_tensor(weight), as_tensor(bias), eps)
+    return LayerNorm.apply(*of_one_dtype("layer_norm", x, weight, bias), eps)
 
 
 def gelu(x: Any) -> Tensor:

@@ -6,9 +6,9 @@ from typing import Any
 
 from .. import kernels
 from ..backend import Array, array_module
-from ..function import Context, Function, OperandError, require_floats
+from ..function import Context, Function, OperandError
 from ..tensor import Tensor, as_tensor
-from .axes import all_axes
+from .arguments import all_axes, require_floats
 
 
 def _count(shape: tuple[int, ...], axes: tuple[int, ...]) -> int:

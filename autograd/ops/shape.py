@@ -8,7 +8,7 @@ from typing import Any
 from ..backend import Array, array_module
 from ..function import Context, Function, OperandError
 from ..tensor import Tensor, as_tensor
-from .axes import all_axes
+from .arguments import all_axes, of_one_dtype
 
 
 class Reshape(Function):
@@ -165,14 +165,14 @@ def concat(xs: Sequence[Any], axis: int = 0) -> Tensor:
     """Tensors one after the other along an existing axis."""
     if not xs:
         raise OperandError("concat: needs at least one Tensor, got none")
-    return Concat.apply(*_same_dtype("concat", xs), axis=axis)
+    return Concat.apply(*of_one_dtype("concat", *xs), axis=axis)
 
 
 def stack(xs: Sequence[Any], axis: int = 0) -> Tensor:
     """Tensors of one shape along a new axis."""
     if not xs:
         raise OperandError("stack: needs at least one Tensor, got none")
-    tensors = _same_dtype("stack", xs)
+    tensors = of_one_dtype("stack", *xs)
     if len({x.shape for x in tensors}) > 1:
         raise OperandError(f"stack: all shapes must be equal, got {', '.join(str(x.shape) for x in tensors)}")
     return Concat.apply(*(expand_dims(x, axis) for x in tensors), axis=axis)
@@ -195,10 +195,3 @@ def flip(x: Any, axis: int | Sequence[int] | None = None) -> Tensor:
 
 def _sizes(shape: int | Sequence[int]) -> tuple[int, ...]:
     return (shape,) if isinstance(shape, int) else tuple(shape)
-
-
-def _same_dtype(name: str, xs: Sequence[Any]) -> list[Tensor]:
-    tensors = [as_tensor(x) for x in xs]
-    if len({x.dtype for x in tensors}) > 1:
-        raise TypeError(f"{name}: all dtypes must be equal, got {', '.join(str(x.dtype) for x in tensors)}")
-    return tensors

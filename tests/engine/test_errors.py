@@ -128,9 +128,9 @@ def test_mistake(name):
         (
             lambda: ops.concat([t(1), t(1, dtype=np.float64)]),
             TypeError,
-            "all dtypes must be equal, got float32, float64",
+            "concat: operands must have one float dtype",
         ),
-        (lambda: t(2, 2) @ t(2, dtype=np.float64), TypeError, "matmul: operands must have one dtype"),
+        (lambda: t(2, 2) @ t(2, dtype=np.float64), TypeError, "matmul: operands must have one float dtype"),
         (lambda: ops.linear(t(2, 3), t(4, 3), t(5)), ValueError, r"linear: bias must have shape \(4,\)"),
         (lambda: ops.cross_entropy(t(2, 3), [0]), ValueError, r"class indices must have shape \(2,\) .* got \(1,\)"),
         (lambda: ops.cross_entropy(t(2, 3), t(2, 4)), ValueError, r"soft targets must have shape \(2, 3\)"),

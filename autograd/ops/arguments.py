@@ -1,0 +1,70 @@
+"""What operations accept: the checks and conversions that their arguments have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..backend import FLOATS, Array, constant
+from ..function import OperandError
+from ..tensor import Tensor, as_tensor
+
+
+def one_axis(axis: int, ndim: int) -> int:
+    """An axis as NumPy counts it, negative ones from the end, counted from the front."""
+    if not -ndim <= axis < ndim:
+        raise OperandError(f"axis {axis} is out of range for {ndim} axes")
+    return axis % ndim
+
+
+def all_axes(axis: Any, ndim: int) -> tuple[int, ...]:
+    """The same for one axis, several, or None, which means all."""
+    if axis is None:
+        return tuple(range(ndim))
+    axes = tuple(one_axis(a, ndim) for a in (axis if isinstance(axis, tuple | list) else (axis,)))
+    if len({*axes}) != len(axes):
+        raise OperandError(f"axis {axis} names an axis twice")
+    return axes
+
+
+def require_floats(x: Array) -> None:
+    if x.dtype not in FLOATS:
+        raise TypeError(f"expected floating-point values, got {x.dtype}")
+
+
+def two_operands(name: str, a: Any, b: Any) -> tuple[Any, Any]:
+    """Tensors of one dtype, or one of them and a Python number, which goes to forward as it is and never promotes."""
+    if isinstance(a, Tensor):
+        # the two usual cases, without the detours below
+        if type(b) is float or type(b) is int or (isinstance(b, Tensor) and a.data.dtype is b.data.dtype):
+            return a, b
+    elif not isinstance(b, Tensor):
+        a = as_tensor(a)
+    a, b = (x.item() if isinstance(x, np.generic) else x for x in (a, b))  # a NumPy scalar would promote
+    if isinstance(a, int | float) or isinstance(b, int | float):
+        return a, b
+    return tuple(of_one_dtype(name, a, b))
+
+
+def of_one_dtype(name: str, *xs: Any) -> list[Tensor]:
+    """All as Tensors of one dtype on one device.
+
+    Plain arrays and lists follow the Tensors beside them, and integers follow floats. Two kinds of float
+    Tensor are a mistake more often than a wish, so they are refused.
+    """
+    given = [x for x in xs if isinstance(x, Tensor)] or [as_tensor(xs[0])]
+    like = next((x for x in given if x.dtype in FLOATS), given[0])
+    return [_as_tensor_like(name, x, like) for x in xs]
+
+
+def _as_tensor_like(name: str, x: Any, like: Tensor) -> Tensor:
+    if not isinstance(x, Tensor):
+        x = Tensor(constant(x, like=like.data))
+    if x.dtype == like.dtype or like.dtype not in FLOATS:
+        return x
+    if x.dtype in FLOATS:
+        raise TypeError(
+            f"{name}: operands must have one float dtype, got {like.dtype} and {x.dtype}; convert one with .astype(...)"
+        )
+    return Tensor(x.data.astype(like.dtype))

@@ -1,0 +1,108 @@
+"""No operation assumes NumPy: the whole table of cases runs on arrays of a strict stand-in for CuPy."""
+
+import sys
+
+import numpy as np
+import pytest
+
+import autograd as ag
+from autograd import Tensor, cuda, ops
+from tests import stand_in_cupy
+from tests.op_cases import CASES
+
+
+@pytest.fixture
+def cupy(monkeypatch):
+    with stand_in_cupy.installed(monkeypatch) as module:
+        yield module
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_case_on_another_device(case, dtype, cupy):
+    arrays = [x.astype(dtype) for x in case.arrays()]
+
+    def run(device):
+        tensors = [Tensor(x, requires_grad=True).to(device).detach() for x in arrays]
+        for x in tensors:
+            x.requires_grad = True
+        output = case.fn(*tensors)
+        gradients = ag.grad(output, tensors, np.random.default_rng(0).standard_normal(output.shape))
+        assert {x.device for x in (output, *gradients)} == {tensors[0].device}
+        return [x.numpy() for x in (output, *gradients)]
+
+    for a, b in zip(run("cuda"), run("cpu"), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_the_stand_in_refuses_what_cupy_refuses(cupy):
+    x = cupy.array(np.ones(3))
+    for wrong in (
+        lambda: np.exp(x),
+        lambda: x + np.ones(3),
+        lambda: np.ones(3) * x,
+        lambda: np.asarray(x),
+        lambda: cupy.where(np.ones(3, bool), x, x),
+        lambda: x[np.array([0])],
+        lambda: x.sum(initial=0),
+    ):
+        with pytest.raises(TypeError):
+            wrong()
+    assert not hasattr(cupy, "errstate")
+
+
+def test_a_tensor_moves_there_and_back(cupy):
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    y = x.to("cuda:0")
+    assert y.device == "cuda:0" and y.to("cuda") is not x and isinstance(y.data, cupy.ndarray)
+    assert "device='cuda:0'" in repr(y)
+    loss = (y * y).to("cpu").sum()
+    loss.backward()
+    assert x.grad.device == "cpu"
+    np.testing.assert_array_equal(x.grad.numpy(), [2, 4])
+    assert y.numpy().tolist() == [1, 2]
+
+
+def test_mixing_devices_is_an_error(cupy):
+    here, there = Tensor([1.0]), Tensor([1.0]).to("cuda")
+    with pytest.raises(ValueError, match=r"add: all Tensors must be on one device, got cpu, cuda:0"):
+        here + there
+    with pytest.raises(ValueError, match="an array on cuda:0 met a Tensor on cpu; move one of them"):
+        here + there.data
+    assert (there + np.ones(1)).device == "cuda:0"  # plain host data follows the Tensor
+    with pytest.raises(RuntimeError, match=r"'cuda:1' is not usable: this machine has 1 CUDA device"):
+        here.to("cuda:1")
+
+
+def test_checkpoint_anomaly_and_random_masks_there(cupy):
+    x = Tensor(np.ones((4, 3), np.float32)).to("cuda")
+    x.requires_grad = True
+    stream = ag.random.Stream(0)
+    with ag.detect_anomaly():
+        ag.checkpoint(lambda t: ops.dropout(t.exp(), 0.5, stream), x).sum().backward()
+    want = ops.dropout(np.full((4, 3), np.exp(np.float32(1))), 0.5, stream).numpy()
+    np.testing.assert_allclose(x.grad.numpy(), want, rtol=1e-6)
+
+
+def test_cuda_available_is_a_probe_that_computes(cupy, monkeypatch):
+    assert ag.cuda_available()
+    for broken, reason in [
+        ({"is_available": lambda: False}, "finds no CUDA device"),
+        ({"is_available": lambda: 1 / 0}, "division by zero"),
+    ]:
+        monkeypatch.setattr(cupy.cuda, "is_available", broken["is_available"])
+        cuda.why_unusable.cache_clear()
+        assert not ag.cuda_available() and reason in cuda.why_unusable()
+        with pytest.raises(RuntimeError, match=f"device 'cuda' is not usable: .*{reason}"):
+            Tensor([1.0]).to("cuda")
+
+
+def test_without_cupy_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)  # import cupy now fails
+    cuda.why_unusable.cache_clear()
+    try:
+        assert not ag.cuda_available()
+        with pytest.raises(RuntimeError, match=r"CuPy is not installed: pip install -e '\.\[cuda12\]'"):
+            Tensor([1.0]).to("cuda")
+    finally:
+        cuda.why_unusable.cache_clear()

@@ -1,0 +1,172 @@
+"""Right at the extremes: huge logits, -inf, constant rows, empty axes, float16."""
+
+import math
+
+import numpy as np
+import pytest
+
+import autograd as ag
+from autograd import Tensor, ops
+
+INF = float("inf")
+
+
+def value_and_grad(fn, x, cotangent=None, dtype=np.float32):
+    x = Tensor(np.array(x, dtype), requires_grad=True)
+    y = fn(x)
+    y.backward(np.ones(y.shape) if cotangent is None else cotangent)
+    return y.numpy(), x.grad.numpy()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("size", [1e4, 1e30])
+def test_huge_logits(dtype, size):
+    x = [[size, -size, 0]]
+    y, g = value_and_grad(ops.softmax, x, [[1, 2, 3]], dtype)
+    np.testing.assert_array_equal(y, [[1, 0, 0]])
+    np.testing.assert_array_equal(g, [[0, 0, 0]])
+    y, g = value_and_grad(ops.log_softmax, x, [[1, 2, 3]], dtype)
+    np.testing.assert_allclose(y, [[0, -2 * size, -size]], rtol=1e-6)
+    np.testing.assert_array_equal(g, [[-5, 2, 3]])
+    y, g = value_and_grad(lambda t: ops.logsumexp(t, -1), x, None, dtype)
+    np.testing.assert_allclose(y, [size], rtol=1e-6)
+    np.testing.assert_array_equal(g, [[1, 0, 0]])
+    y, g = value_and_grad(lambda t: ops.cross_entropy(t, [1]), x, None, dtype)
+    np.testing.assert_allclose(y, 2 * size, rtol=1e-6)
+    np.testing.assert_array_equal(g, [[1, -1, 0]])
+    y, g = value_and_grad(lambda t: ops.bce_with_logits(t, [[0, 0, 1]], "none"), x, None, dtype)
+    np.testing.assert_allclose(y, [[size, 0, math.log(2)]], rtol=1e-6)
+    np.testing.assert_allclose(g, [[1, 0, -0.5]])
+    y, g = value_and_grad(ops.sigmoid, x, None, dtype)
+    np.testing.assert_array_equal(y, [[1, 0, 0.5]])
+    np.testing.assert_array_equal(g, [[0, 0, 0.25]])
+    y, g = value_and_grad(ops.gelu, [[100.0, -100.0, 0]], None, dtype)
+    np.testing.assert_array_equal(y, [[100, 0, 0]])
+    np.testing.assert_array_equal(g, [[1, 0, 0.5]])
+
+
+def test_masked_logits():
+    """-inf has weight zero and passes no gradient on; a row of nothing but -inf gives zeros, not NaN."""
+    x = [[1, -INF, 2], [-INF, -INF, -INF]]
+    y, g = value_and_grad(ops.softmax, x, [[1, 2, 3], [4, 5, 6]])
+    p = 1 / (1 + math.e)
+    np.testing.assert_allclose(y, [[p, 0, 1 - p], [0, 0, 0]], rtol=1e-6)
+    np.testing.assert_allclose(g, [[-2 * p * (1 - p), 0, 2 * p * (1 - p)], [0, 0, 0]], rtol=1e-5)
+    y, g = value_and_grad(lambda t: ops.logsumexp(t, -1), x)
+    np.testing.assert_allclose(y, [2 + math.log1p(math.exp(-1)), -INF], rtol=1e-6)
+    np.testing.assert_allclose(g, [[p, 0, 1 - p], [0, 0, 0]], rtol=1e-6)
+    y, g = value_and_grad(ops.log_softmax, x, [[1, 0, 0], [0, 0, 0]])
+    np.testing.assert_allclose(y[0], [math.log(p), -INF, math.log(1 - p)], rtol=1e-6)
+    assert np.isneginf(y[1]).all() and np.isfinite(g).all()
+
+
+def test_cross_entropy_with_impossible_classes():
+    x = [[1, -INF, 2]]
+    want = -math.log(1 / (1 + math.e))
+    for targets in ([0], [[1.0, 0.0, 0.0]]):
+        y, g = value_and_grad(lambda t, targets=targets: ops.cross_entropy(t, targets), x)
+        np.testing.assert_allclose(y, want, rtol=1e-6)
+        assert np.isfinite(g).all() and g[0, 1] == 0
+    y, _ = value_and_grad(lambda t: ops.cross_entropy(t, [1]), x)
+    assert y == INF
+
+
+def test_kl_div_with_zero_probabilities():
+    y, g = value_and_grad(lambda t: ops.kl_div(t, [[0.0, 1.0]]), [[-INF, -1.0]])
+    np.testing.assert_allclose(y, 1)
+    np.testing.assert_array_equal(g, [[0, -1]])
+
+
+def test_layer_norm_of_constant_rows():
+    y, g = value_and_grad(
+        lambda t: ops.layer_norm(t, [1.0, 2, 3], [4.0, 5, 6]), [[7, 7, 7], [0, 0, 0]], [[1, 2, 3]] * 2
+    )
+    np.testing.assert_array_equal(y, [[4, 5, 6], [4, 5, 6]])
+    assert np.isfinite(g).all()
+    y, _ = value_and_grad(lambda t: ops.layer_norm(t, [1.0], [2.0]), [[5], [6]])
+    np.testing.assert_array_equal(y, [[2], [2]])
+
+
+def test_layer_norm_far_from_zero():
+    """A two-pass variance: the offset cancels before it is squared."""
+    x = np.array([[1.0, 2.0, 3.0, 4.0]]) + 3000
+    y, _ = value_and_grad(lambda t: ops.layer_norm(t, np.ones(4), np.zeros(4)), x)
+    want = (x - x.mean()) / np.sqrt(x.var() + 1e-6)
+    np.testing.assert_allclose(y, want, rtol=1e-4)
+
+
+def test_empty_axes():
+    y, g = value_and_grad(lambda t: t.sum(0), np.zeros((0, 3)))
+    assert y.tolist() == [0, 0, 0] and g.shape == (0, 3)
+    y, g = value_and_grad(lambda t: t.logsumexp(1), np.zeros((2, 0)))
+    assert y.tolist() == [-INF, -INF] and g.shape == (2, 0)
+    for fn in (ops.softmax, ops.log_softmax, ops.exp, ops.gelu, ops.flip, lambda t: t[:, ::-1], lambda t: t.T):
+        y, g = value_and_grad(fn, np.zeros((2, 0)))
+        assert y.size == 0 and g.shape == (2, 0)
+    y, g = value_and_grad(lambda t: t @ np.zeros((0, 3), np.float32), np.zeros((2, 0)))
+    assert y.tolist() == [[0, 0, 0]] * 2 and g.shape == (2, 0)
+    y, g = value_and_grad(lambda t: ops.linear(t, np.ones((3, 2), np.float32)), np.zeros((0, 2)))
+    assert y.shape == (0, 3) and g.shape == (0, 2)
+    y, g = value_and_grad(lambda t: t.max(0), np.zeros((3, 0)))
+    assert y.shape == (0,) and g.shape == (3, 0)
+    y, g = value_and_grad(lambda t: ops.layer_norm(t, np.ones(3), np.zeros(3)), np.zeros((0, 3)))
+    assert y.shape == (0, 3)
+    y, g = value_and_grad(lambda t: t[[]], np.ones((2, 3)))
+    assert y.shape == (0, 3) and not g.any()
+
+
+def test_half_precision_sums_accumulate_in_float32():
+    ones = np.ones(5000, np.float16)  # float16 counts to 2048 one by one and no further
+    y, g = value_and_grad(ops.sum, ones, dtype=np.float16)
+    assert y == 5000 and y.dtype == g.dtype == np.float16
+    y, _ = value_and_grad(ops.mean, np.full(5000, 100), dtype=np.float16)  # whose sum is past the largest float16
+    assert y == 100
+    y, _ = value_and_grad(ops.var, [200, -200], dtype=np.float16)  # whose squares add up to 80,000
+    assert y == 40_000
+    y, _ = value_and_grad(lambda t: ops.layer_norm(t, [1.0, 1.0], [0.0, 0.0]).sum(), [[1000, -1000]], dtype=np.float16)
+    assert y == 0
+    bias = Tensor(np.zeros(1, np.float16), requires_grad=True)
+    (np.zeros((5000, 1), np.float16) + bias).backward(np.ones((5000, 1)))
+    assert bias.grad.item() == 5000  # undoing a broadcast is a sum, too
+    y, g = value_and_grad(ops.softmax, np.full(5000, 10), dtype=np.float16)
+    assert y.dtype == np.float16 and abs(float(y.astype(np.float64).sum()) - 1) < 1e-2
+
+
+def test_ties_share_the_gradient():
+    _, g = value_and_grad(ops.max, [1, 3, 3])
+    np.testing.assert_array_equal(g, [0, 0.5, 0.5])
+    _, g = value_and_grad(lambda t: ops.maximum(t, 2), [1, 2, 3])
+    np.testing.assert_array_equal(g, [0, 0.5, 1])
+    _, g = value_and_grad(ops.abs, [0, -1])
+    np.testing.assert_array_equal(g, [0, -1])
+
+
+def test_powers_of_zero():
+    _, g = value_and_grad(lambda t: t**2, [0.0, 1.0])
+    np.testing.assert_array_equal(g, [0, 2])
+    _, g = value_and_grad(lambda t: t**0, [0.0, 1.0])
+    np.testing.assert_array_equal(g, [0, 0])
+    a, b = (Tensor(np.zeros(2), requires_grad=True) for _ in range(2))
+    b.data[:] = [0, 2]
+    (a**b).backward([1, 1])
+    np.testing.assert_array_equal(a.grad.numpy(), [0, 0])
+    np.testing.assert_array_equal(b.grad.numpy(), [0, 0])
+    _, g = value_and_grad(lambda t: 0**t, [1.0, 2.0])
+    np.testing.assert_array_equal(g, [0, 0])
+
+
+def test_erf_and_gelu_are_accurate():
+    x = np.linspace(-7, 7, 200_001)
+    exact = np.array([math.erf(v) for v in x])
+    np.testing.assert_array_equal(ops.erf(x).numpy(), exact)
+    x32 = x.astype(np.float32)
+    exact32 = np.array([math.erf(v) for v in x32.astype(np.float64)])
+    assert np.abs(ops.erf(x32).numpy() - exact32).max() < 1.5e-7
+    small = np.float32([1e-30, -1e-8, 1e-3])
+    np.testing.assert_allclose(ops.erf(small).numpy(), 2 / math.sqrt(math.pi) * small, rtol=1e-5)
+
+    t64, t32 = (Tensor(v, requires_grad=True) for v in (x32.astype(np.float64), x32))
+    y64, y32 = ops.gelu(t64), ops.gelu(t32)
+    assert (np.abs(y32.numpy() - y64.numpy()) / np.maximum(1, np.abs(x))).max() < 1.5e-7
+    (g64,), (g32,) = ag.grad(y64.sum(), t64), ag.grad(y32.sum(), t32)
+    assert np.abs(g32.numpy() - g64.numpy()).max() < 4e-7

@@ -1,0 +1,123 @@
+"""check_grads as a tool: what it accepts, what it says, and how it treats kinks."""
+
+import numpy as np
+import pytest
+
+import autograd as ag
+from autograd import Function, Tensor, ops
+
+
+class HalfWrong(Function):
+    """sin with a backward that forgets the cosine in one place."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save(x)
+        return np.sin(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved
+        slope = np.cos(x)
+        slope[1, 2] = 1
+        return g * slope
+
+
+def test_the_message_names_entry_values_operation_and_seed():
+    x = np.linspace(0.5, 2, 6).reshape(2, 3)
+    with pytest.raises(ag.GradientError) as error:
+        ag.check_grads(lambda t: HalfWrong.apply(t) * 2, x, seed=11)
+    message = str(error.value)
+    assert "the gradient of input 0, shape (2, 3), is wrong" in message
+    assert "operations: multiply <- half_wrong; seed 11" in message
+    assert "worst of the Jacobian: d output[1, 2] / d input[1, 2]" in message
+    assert "analytic  2\n" in message and f"numerical {2 * np.cos(2):.9g}" in message
+    assert "1 of 36 entries differ" in message
+
+
+def test_an_error_is_an_assertion_error():
+    assert issubclass(ag.GradientError, AssertionError) and issubclass(ag.KinkError, ag.GradientError)
+
+
+def test_inputs_may_be_arrays_tensors_lists_and_integers():
+    ag.check_grads(lambda a, b: a * b, [0.5, 1.0])
+    ag.check_grads(lambda a, b: a * b, [Tensor([1.0, 2.0]), np.float32([3.0])])
+    ag.check_grads(lambda x, i: x[i], [np.ones((3, 2)), np.array([0, 0, 2])])
+    ag.check_grads(lambda x: x.sum(), np.zeros((0, 3)))
+
+
+def test_an_ignored_input_has_gradient_zero():
+    ag.check_grads(lambda a, b: a * 2, [np.ones(2), np.ones(3)])
+    ag.check_grads(lambda a: Tensor(np.ones(2, a.dtype)), np.ones(2))
+
+
+def test_a_detached_path_is_caught():
+    with pytest.raises(ag.GradientError, match="is wrong"):
+        ag.check_grads(lambda x: x * x.detach(), np.ones(3))
+    with pytest.raises(ag.GradientError, match="the analytic gradient is zero"):
+        ag.check_grads(lambda x: x.detach() * 2, np.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("fn", "x"),
+    [(ops.abs, [1e-4, 1.0]), (ops.relu, [-5e-4, 1.0]), (lambda t: t.max(), [1.0, 1.0005])],
+    ids=["abs", "relu", "max"],
+)
+def test_a_kink_is_reported_as_one(fn, x):
+    with pytest.raises(ag.KinkError, match=r"not smooth within 0.002 of input 0"):
+        ag.check_grads(fn, np.array(x), directions=8)
+
+
+def test_a_kink_is_no_excuse_for_a_wrong_gradient():
+    """Far from the kink, a wrong relu is wrong."""
+
+    class WrongRelu(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save(x > 0)
+            return np.maximum(x, 0)
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.saved[0] * 1.01
+
+    with pytest.raises(ag.GradientError) as error:
+        ag.check_grads(WrongRelu.apply, np.array([1.0, 2.0, -1.0]))
+    assert not isinstance(error.value, ag.KinkError)
+
+
+def test_strong_curvature_is_not_a_kink():
+    ag.check_grads(lambda x: ops.exp(x * 10), np.array([0.1, 0.5]))
+    ag.check_grads(lambda x: 1 / x, np.array([0.05, 0.1]))
+    ag.check_grads(lambda x: x * x, np.array([1e4, 1e-4]))
+
+
+def test_nan_gradients_are_caught():
+    class Nan(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * np.nan
+
+    with pytest.raises(ag.GradientError, match="NaN or Inf"):
+        ag.check_grads(Nan.apply, np.ones(2))
+
+
+def test_large_inputs_are_explained_without_the_jacobian():
+    with pytest.raises(ag.GradientError, match="too large for the whole Jacobian"):
+        ag.check_grads(lambda x: x * x.detach(), np.ones(10_000))
+
+
+def test_a_whole_network():
+    rng = np.random.default_rng(0)
+    shapes = [(2, 5, 6), (12, 6), (12,), (3, 12), (6,), (6,)]
+
+    def network(x, w1, b1, w2, scale, shift):
+        hidden = ops.gelu(ops.linear(ops.layer_norm(x, scale, shift), w1, b1))
+        scores = ops.softmax(hidden @ hidden.swapaxes(-1, -2) / 12**0.5)
+        return ops.cross_entropy(ops.linear((scores @ hidden).mean(1), w2), [0, 2], 0.1)
+
+    ag.check_grads(network, [rng.standard_normal(s) for s in shapes])
