@@ -45,7 +45,7 @@ def as_array(x: object) -> Array:
 
 def constant(x: object, like: Array) -> Array:
     """Plain data to work with `like`: float data takes its float dtype, and host data goes to its device."""
-    array = x if is_array(x) else np.asarray(x)
+    array: Array = x if is_array(x) else np.asarray(x)
     if array.dtype in FLOATS and like.dtype in FLOATS:
         array = array.astype(like.dtype, copy=False)
     if not isinstance(array, np.ndarray) and device_of(array) != device_of(like):

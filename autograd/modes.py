@@ -7,8 +7,8 @@ starts with the defaults; `inherit_modes` hands the caller's modes to a worker.
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import ContextDecorator
 from functools import wraps
 from typing import Any, NamedTuple
 
@@ -24,22 +24,28 @@ _modes = contextvars.ContextVar("autograd_modes", default=_DEFAULTS)
 current = _modes.get  # one look-up per operation: this is on the hot path
 
 
-@contextmanager
-def changed(**changes: Any) -> Iterator[None]:
-    """Run a `with` block in the current modes with some of them changed."""
-    token = _modes.set(_modes.get()._replace(**changes))
-    try:
-        yield
-    finally:
-        _modes.reset(token)
+class changed(ContextDecorator):  # noqa: N801  (used like a function)
+    """Run a `with` block, or every call of a decorated function, in the current modes with some of them changed."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.changes = changes
+
+    def _recreate_cm(self) -> changed:  # a decorated function may run in many threads: one for each call
+        return changed(**self.changes)
+
+    def __enter__(self) -> None:
+        self.token = _modes.set(_modes.get()._replace(**self.changes))
+
+    def __exit__(self, *exc: object) -> None:
+        _modes.reset(self.token)
 
 
-def no_grad() -> AbstractContextManager[None]:
+def no_grad() -> changed:
     """Do not record: results need no gradient and nothing is kept for backward. Also a decorator."""
     return changed(grad=False)
 
 
-def detect_anomaly() -> AbstractContextManager[None]:
+def detect_anomaly() -> changed:
     """Stop at the first operation that makes a NaN or Inf, or whose saved arrays were edited in place.
 
     The error names the operation and shows the line that called it. Every array is read once more on the way, so

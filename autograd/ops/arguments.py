@@ -44,7 +44,8 @@ def two_operands(name: str, a: Any, b: Any) -> tuple[Any, Any]:
     a, b = (x.item() if isinstance(x, np.generic) else x for x in (a, b))  # a NumPy scalar would promote
     if isinstance(a, int | float) or isinstance(b, int | float):
         return a, b
-    return tuple(of_one_dtype(name, a, b))
+    first, second = of_one_dtype(name, a, b)
+    return first, second
 
 
 def of_one_dtype(name: str, *xs: Any) -> list[Tensor]:

@@ -181,8 +181,8 @@ def stack(xs: Sequence[Any], axis: int = 0) -> Tensor:
 def pad(x: Any, pad_width: int | Sequence[Any], constant_values: float = 0) -> Tensor:
     """`pad_width` as in NumPy: one number, (before, after) for every axis, or one such pair per axis."""
     x = as_tensor(x)
-    given = list(pad_width) if isinstance(pad_width, Sequence) else [pad_width, pad_width]
-    widths = given if any(isinstance(width, Sequence) for width in given) else [given] * x.ndim
+    given: list[Any] = list(pad_width) if isinstance(pad_width, Sequence) else [pad_width, pad_width]
+    widths: list[Any] = given if any(isinstance(width, Sequence) for width in given) else [given] * x.ndim
     if len(widths) != x.ndim or any(len(width) != 2 or min(width) < 0 for width in widths):
         raise OperandError(f"pad: pad_width must give (before, after) >= 0 for the axes of {x.shape}, got {pad_width}")
     return Pad.apply(x, [tuple(width) for width in widths], constant_values)

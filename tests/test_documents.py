@@ -1,0 +1,38 @@
+"""The code in README.md and docs/ runs, and prints what the page says it prints."""
+
+import contextlib
+import io
+import textwrap
+from pathlib import Path
+
+import pytest
+from sybil import Sybil
+from sybil.parsers.markdown import CodeBlockParser
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def run(example):
+    """A ```python block: all blocks of a page share one namespace."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        code = compile(example.parsed, f"{example.path}, line {example.line}", "exec")
+        exec(code, example.namespace)
+    example.namespace["_printed"] = printed.getvalue()
+
+
+def compare(example):
+    """A ```text block: what the python block before it printed."""
+    want = textwrap.dedent(example.parsed)
+    assert example.namespace.pop("_printed") == want, f"{example.path}, line {example.line}"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_document(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    parsers = [CodeBlockParser("python", run), CodeBlockParser("text", compare)]
+    document = Sybil(parsers, path=str(ROOT), patterns=["**/*.md"]).parse(path)
+    examples = list(document.examples())
+    assert examples, "a page without code"
+    for example in examples:
+        example.evaluate()
