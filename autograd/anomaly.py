@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 import zlib
 from pathlib import Path
@@ -28,19 +29,18 @@ class Trace:
         self.checksums = [_checksum(value) for value in saved]
 
     def check_saved(self, name: str, saved: tuple[Any, ...]) -> None:
-        for i, (value, before) in enumerate(zip(saved, self.checksums, strict=True)):
+        for value, before in zip(saved, self.checksums, strict=True):
             if _checksum(value) != before:
                 raise AnomalyError(
-                    f"{name}: array {i} that it saved for backward, shape {value.shape}, was edited in place after "
+                    f"{name}: {_what(value)} that it saved for backward was edited in place after "
                     f"forward; work on a copy instead. Forward was called here:\n{self.where}"
                 )
 
-    def check_backward(self, name: str, g: Array, gradients: list[Array | None]) -> None:
-        for i, gradient in enumerate(gradients):
-            if gradient is not None and (fault := _made(gradient, [g])):
-                raise AnomalyError(
-                    f"{name}: backward made {fault} in gradient {i}. Forward was called here:\n{self.where}"
-                )
+
+def check_backward(name: str, g: Array, gradients: list[Array], where: str) -> None:
+    for i, gradient in enumerate(gradients):
+        if fault := _made(gradient, [g]):
+            raise AnomalyError(f"{name}: backward made {fault} in gradient {i}. Forward was called here:\n{where}")
 
 
 def check_forward(name: str, output: Array, inputs: list[Any]) -> None:
@@ -56,23 +56,29 @@ def _made(output: Array, inputs: list[Any]) -> str | None:
     if bool(xp.isnan(output).any()):
         came_in = any(is_array(x) and x.dtype in FLOATS and bool(array_module(x).isnan(x).any()) for x in inputs)
         return "NaN (its input already holds NaN)" if came_in else "NaN"
-    if bool(xp.isinf(output).any()) and not any(_has_inf(x) for x in inputs):
-        return "Inf"
+    for infinity in (math.inf, -math.inf):
+        if bool((output == infinity).any()) and not any(_holds(x, infinity) for x in inputs):
+            return "Inf" if infinity > 0 else "-Inf"
     return None
 
 
-def _has_inf(x: Any) -> bool:
+def _holds(x: Any, infinity: float) -> bool:
     if is_array(x):
-        return x.dtype in FLOATS and bool(array_module(x).isinf(x).any())
-    return isinstance(x, float) and x in (float("inf"), -float("inf"))
+        return x.dtype in FLOATS and bool((x == infinity).any())
+    return isinstance(x, float) and x == infinity
 
 
-def _checksum(value: Any) -> int | None:
-    return (
-        zlib.crc32(np.ascontiguousarray(to_device(value, "cpu")).data.cast("B"))
-        if is_array(value) and value.size
-        else None
-    )
+def _checksum(value: Any) -> Any:
+    """Of an array, and of every array inside a tuple or list, such as an index."""
+    if isinstance(value, tuple | list):
+        return [_checksum(item) for item in value]
+    if not is_array(value) or not value.size:
+        return None
+    return zlib.crc32(np.ascontiguousarray(to_device(value, "cpu")).data.cast("B"))
+
+
+def _what(value: Any) -> str:
+    return f"an array of shape {value.shape}" if is_array(value) else "an index"
 
 
 def _caller() -> str:

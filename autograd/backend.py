@@ -39,13 +39,28 @@ def as_array(x: object) -> Array:
         return np.asarray(x)
     if cuda.is_array(x):
         return x
-    array = np.asarray(x)
+    array = _from_list(x)
     return array.astype(np.float32) if array.dtype.kind in "biuf" else array
+
+
+def _from_list(x: object) -> np.ndarray:
+    """Numbers and nested lists of them. A Tensor among them would lose its gradient silently, so that is refused."""
+    items = [x]
+    while items:
+        item = items.pop()
+        if isinstance(item, list | tuple):
+            items.extend(item)
+        elif hasattr(item, "requires_grad"):
+            raise TypeError("a list of Tensors is not a Tensor: join them with ops.stack or ops.concat")
+    try:
+        return np.asarray(x)
+    except ValueError as error:
+        raise ValueError(f"this list is not an array: {error}") from None
 
 
 def constant(x: object, like: Array) -> Array:
     """Plain data to work with `like`: float data takes its float dtype, and host data goes to its device."""
-    array: Array = x if is_array(x) else np.asarray(x)
+    array: Array = x if is_array(x) else _from_list(x)
     if array.dtype in FLOATS and like.dtype in FLOATS:
         array = array.astype(like.dtype, copy=False)
     if not isinstance(array, np.ndarray) and device_of(array) != device_of(like):

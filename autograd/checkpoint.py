@@ -12,12 +12,14 @@ from typing import Any
 
 from . import modes
 from .function import Context
+from .tensor import Tensor
 
 
 def checkpoint(fn: Callable[..., Any], *args: Any) -> Any:
     """fn(*args), with its activations recomputed in backward: less memory for about one more forward.
 
-    `fn` must do the same both times. Masks from an `autograd.random.Stream` do; a generator with a state does not.
+    `fn` must do the same both times. Masks from an `autograd.random.Stream` do; a generator with a state does not, nor
+    does a variable that fn reads from around it and that has changed by then. Pass such things as arguments.
     """
     if not modes.current().grad:
         return fn(*args)
@@ -33,13 +35,13 @@ class _Tape:
         self.fn = fn
         self.args = args
         self.context = contextvars.copy_context()  # the second run happens in the modes of the first
-        self.made: list[str] = []  # the operations of the first run, to compare
+        self.made: list[tuple[Any, ...]] = []  # the operations of the first run, to compare
         self.again: dict[int, tuple[Any, ...]] | None = None  # what the second run saved, by number of the operation
 
     def record(self, node: Context) -> None:
         node.tape = _Place(self, len(self.made))
         node.saved = ()
-        self.made.append(f"{node.function.name} {node.shape}")
+        self.made.append(_signature(node))
 
     def run_again(self) -> dict[int, tuple[Any, ...]]:
         replay = _Replay()
@@ -50,12 +52,22 @@ class _Tape:
 
         self.context.copy().run(run)
         if replay.made != self.made:
-            first, second = next(
-                ((a, b) for a, b in zip(self.made, replay.made, strict=False) if a != b),
-                (f"{len(self.made)} operations", f"{len(replay.made)}"),
-            )
-            raise RuntimeError(f"checkpoint: fn must do the same both times; it did {first}, then {second}")
+            raise RuntimeError(f"checkpoint: fn must do the same both times; {_difference(self.made, replay.made)}")
         return dict(enumerate(replay.saved))
+
+
+def _signature(node: Context) -> tuple[Any, ...]:
+    """What an operation was, as far as it costs nothing to tell: its name, shape, and the leaves it used."""
+    return node.function.name, node.shape, [id(p) for p in node.parents or [] if isinstance(p, Tensor)]
+
+
+def _difference(first: list[tuple[Any, ...]], second: list[tuple[Any, ...]]) -> str:
+    for a, b in zip(first, second, strict=False):
+        if a[:2] != b[:2]:
+            return f"it did {a[0]} {a[1]}, then {b[0]} {b[1]}"
+        if a != b:
+            return f"{a[0]} {a[1]} used other Tensors the second time (a variable of a loop, read too late?)"
+    return f"it did {len(first)} operations, then {len(second)}"
 
 
 class _Place:
@@ -78,9 +90,9 @@ class _Replay:
     """The second run's tape: collects what every operation saves."""
 
     def __init__(self) -> None:
-        self.made: list[str] = []
+        self.made: list[tuple[Any, ...]] = []
         self.saved: list[tuple[Any, ...]] = []
 
     def record(self, node: Context) -> None:
-        self.made.append(f"{node.function.name} {node.shape}")
+        self.made.append(_signature(node))
         self.saved.append(node.saved)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from . import anomaly, modes
 from .backend import Array, array_module, as_array, constant, device_of, is_array
 from .function import PLAIN, Context
 from .tensor import Tensor
@@ -17,21 +18,29 @@ from .tensor import Tensor
 Target = Context | Tensor  # where a gradient goes: the operation that made the value, or the leaf itself
 
 
-def backward(output: Tensor, grad: Any = None, retain_graph: bool = False) -> None:
+def backward(output: Tensor, grad: Any = None, retain_graph: bool = False, create_graph: bool = False) -> None:
     """Add d(output)/d(leaf) to the `.grad` of every leaf that requires it."""
+    _refuse_second_order(create_graph)
     for leaf, gradient in _run(output, grad, retain_graph, None):
         assert isinstance(leaf, Tensor)
         leaf.grad = Tensor(gradient if leaf.grad is None else as_array(leaf.grad.data + gradient))
 
 
 def grad(
-    output: Tensor, inputs: Tensor | Sequence[Tensor], grad_output: Any = None, retain_graph: bool = False
+    output: Tensor,
+    inputs: Tensor | Sequence[Tensor],
+    grad_output: Any = None,
+    retain_graph: bool = False,
+    create_graph: bool = False,
 ) -> list[Tensor | None]:
     """d(output)/d(input) for each input, None where the output does not depend on it.
 
     Inputs may be leaves, or values in the middle of the graph. No `.grad` is touched, so threads that share parameters
     can call this at the same time.
     """
+    _refuse_second_order(create_graph)
+    if not isinstance(output, Tensor):
+        raise TypeError(f"grad: output must be a Tensor, got {type(output).__name__}")
     inputs = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     for i, x in enumerate(inputs):
         if not isinstance(x, Tensor) or not x.requires_grad:
@@ -105,8 +114,15 @@ def _visit(node: Context, sums: _Sums, asked: dict[int, Target] | None) -> None:
     gradients = _call_backward(node, g)
     for i, (parent, gradient) in enumerate(gradients):
         if asked is None or isinstance(parent, Context) or id(parent) in asked:
-            mine = [g, *node.saved, *(other for _, other in gradients[:i])]
-            sums.add(parent, gradient, shared=gradient.base is not None or any(gradient is array for array in mine))
+            others = [other for j, (_, other) in enumerate(gradients) if j != i]
+            sums.add(parent, gradient, shared=_is_shared(gradient, [g, *node.saved, *others]))
+
+
+def _is_shared(gradient: Array, others: list[Any]) -> bool:
+    """Whether an array that backward returned may be held, or seen through a view, by somebody else."""
+    if gradient.base is not None:
+        return True
+    return any(other is gradient or getattr(other, "base", None) is gradient for other in others)
 
 
 def _call_backward(node: Context, g: Array) -> list[tuple[Target, Array]]:
@@ -132,8 +148,9 @@ def _call_backward(node: Context, g: Array) -> list[tuple[Target, Array]]:
     for i, (parent, gradient) in enumerate(zip(parents, results, strict=True)):
         if gradient is not None and parent is not None and parent is not PLAIN:
             gradients.append((parent, _checked(name, i, gradient, parent)))
-    if node.trace is not None:
-        node.trace.check_backward(name, g, [gradient for _, gradient in gradients])
+    if modes.current().anomaly:
+        where = node.trace.where if node.trace is not None else "(outside of detect_anomaly, so the line is not known)"
+        anomaly.check_backward(name, g, [gradient for _, gradient in gradients], where)
     return gradients
 
 
@@ -149,6 +166,11 @@ def _checked(name: str, i: int, gradient: Any, target: Target) -> Array:
             f"got {gradient.shape} {gradient.dtype} on {device_of(gradient)}"
         )
     return gradient
+
+
+def _refuse_second_order(create_graph: bool) -> None:
+    if create_graph:
+        raise RuntimeError("create_graph: the engine computes first derivatives only, and records no graph of them")
 
 
 def _target(x: Tensor) -> Target:

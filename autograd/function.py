@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from . import anomaly, kernels, modes
-from .backend import Array, as_array, device_of
+from .backend import Array, as_array, device_of, is_array
 from .tensor import Tensor
 
 PLAIN = object()  # stands in Context.parents for an argument that is not a Tensor
@@ -57,15 +57,16 @@ class Function:
                           (None for the plain arguments may be given too)
     reference(*args)      the same operation from simpler ones, on Tensors: the explanation and the test oracle
 
-    `ctx.needs[i]` tells whether argument i wants a gradient. Neither method may edit its arguments; backward may return
-    `g` itself or a view of it. Errors raised by forward reach the user with the name of the operation in front.
+    `ctx.needs[i]` tells whether argument i wants a gradient. Neither method may edit its arguments. What backward
+    returns belongs to the engine from then on, except for `g`, views, and saved arrays, which may be returned and stay
+    as they are. Errors raised by forward reach the user with the name of the operation in front.
     """
 
     name: str = "function"
     widens: bool = False  # whether float64 may come out where none went in; elsewhere that is caught as a mistake
 
     def __init_subclass__(cls) -> None:
-        cls.name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+        cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__).lower()
 
     @staticmethod
     def forward(ctx: Context, *args: Any, **kwargs: Any) -> Array:
@@ -103,6 +104,8 @@ class Function:
                 parents.append(PLAIN)
         if foreign:
             _check_devices(cls.name, args)
+        if kwargs and any(isinstance(value, Tensor) for value in kwargs.values()):
+            raise TypeError(f"{cls.name}: give Tensors by position; by keyword they would get no gradient")
 
         ctx = Context()
         ctx.function = cls
@@ -113,10 +116,10 @@ class Function:
         except (ValueError, TypeError, IndexError) as error:
             _explain(cls.name, error, args)
         if type(data) is not np.ndarray:
-            data = as_array(data)
+            data = _one_array(cls.name, data)
         dtype = data.dtype
-        if dtype == _FLOAT64 and not cls.widens and not any(getattr(a, "dtype", None) == _FLOAT64 for a in arrays):
-            _explain_promotion(cls.name, args)
+        if dtype == _FLOAT64 and not cls.widens:
+            _check_promotion(cls.name, args)
         if mode.anomaly:
             anomaly.check_forward(cls.name, data, arrays)
 
@@ -152,7 +155,7 @@ def _describe(arg: Any) -> str:
     data = arg.data if isinstance(arg, Tensor) else arg
     if hasattr(data, "shape") and hasattr(data, "dtype"):
         return f"{tuple(data.shape)} {data.dtype}"
-    text = repr(data)
+    text = " ".join(repr(data).split())
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
@@ -169,7 +172,18 @@ def _explain(name: str, error: Exception, args: tuple[Any, ...]) -> NoReturn:
     raise kind(f"{name}: {message} [called with {got}]") from (None if isinstance(error, OperandError) else error)
 
 
-def _explain_promotion(name: str, args: tuple[Any, ...]) -> NoReturn:
+def _one_array(name: str, result: Any) -> Array:
+    """What forward returned, as an array: arithmetic on 0-d arrays gives NumPy scalars, and those are fine."""
+    if not is_array(result) and not isinstance(result, np.generic):
+        raise TypeError(f"{name}: forward must return one array, got {type(result).__name__}")
+    return as_array(result)
+
+
+def _check_promotion(name: str, args: tuple[Any, ...]) -> None:
+    """float64 may come only from a Tensor that is float64."""
+    dtypes = [arg.dtype for arg in args if isinstance(arg, Tensor)]
+    if not dtypes or _FLOAT64 in dtypes:
+        return
     got = ", ".join(_describe(arg) for arg in args)
     raise TypeError(
         f"{name}: the result would silently become float64; cast integers first, x.astype('float32'), and keep float64 "

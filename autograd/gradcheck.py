@@ -9,7 +9,7 @@ and the input moved in a random direction u, and both sides of  (J^T v) . u = v 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -19,7 +19,8 @@ from . import engine, modes
 from .backend import FLOATS, Array, as_array
 from .tensor import Tensor
 
-STEP = 1e-3  # of a value's size, or of 1 for smaller ones
+STEPS = (1e-3, 1e-3 / 8, 1e-3 / 64)  # of a value's size, or of 1 for smaller ones
+COORDINATES = 32  # inputs of up to this size are also moved value by value
 JACOBIAN_LIMIT = 4000  # evaluations to spend on explaining a mismatch
 
 
@@ -47,18 +48,21 @@ def check_grads(
     seed        of the cotangent and the directions, named in the error
     directions  how many to try for each input
     tolerance   of |(J^T v).u - v.(J u)|, relative to the sum of the sizes of the terms of v.(J u)
-    float32_tolerance   of float32 gradients against float64 ones, relative to the largest; None for float64 only
+    float32_tolerance   of float32 gradients against float64 ones, relative to the input's largest; None: float64 only
 
     Also checked: gradients have their input's shape and dtype and share no memory, inputs and cotangent stay untouched,
-    two runs agree to the bit, and a cotangent of zero gives zero.
+    two runs agree to the bit, and so does each input when it alone wants a gradient, and a zero cotangent gives zero.
     """
     check = _Check(fn, inputs, seed)
     gradients = check.properties()
     for k in check.floats:
-        for _ in range(directions):
-            check.direction(k, gradients[k], tolerance)
+        for u in check.directions(k, directions):
+            check.direction(k, gradients[k], u, tolerance)
     if float32_tolerance is not None:
         check.float32(float32_tolerance)
+
+
+Graph = tuple[Tensor, dict[int, Tensor]]  # an output, and inputs by their number
 
 
 class _Check:
@@ -76,10 +80,11 @@ class _Check:
             raise GradientError(f"check_grads: float64 inputs gave a {self.output.dtype} output ({self.story()})")
         self.cotangent = self.rng.standard_normal(self.output.shape)
 
-    def record(self, arrays: Sequence[Array]) -> tuple[Tensor, list[Tensor]]:
-        """fn's output, and the inputs to take its gradients for."""
-        tensors = [Tensor(x, requires_grad=k in self.floats) for k, x in enumerate(arrays)]
-        return self.call(tensors), [tensors[k] for k in self.floats]
+    def record(self, arrays: Sequence[Array], wanting: list[int] | None = None) -> Graph:
+        """fn's output, and the inputs to take its gradients for, by number: all that are floats, or only some."""
+        wanting = self.floats if wanting is None else wanting
+        tensors = [Tensor(x, requires_grad=k in wanting) for k, x in enumerate(arrays)]
+        return self.call(tensors), {k: tensors[k] for k in wanting}
 
     def call(self, tensors: Sequence[Tensor]) -> Tensor:
         output = self.fn(*tensors)
@@ -87,17 +92,17 @@ class _Check:
             raise TypeError(f"check_grads: fn must return a Tensor, got {type(output).__name__}")
         return output
 
-    def gradients(self, graph: tuple[Tensor, list[Tensor]], cotangent: Array) -> dict[int, Array]:
+    def gradients(self, graph: Graph, cotangent: Array) -> dict[int, Array]:
         """By number of the input; zeros for an input that does not matter."""
         output, inputs = graph
-        zeros = {k: np.zeros_like(x.data) for k, x in zip(self.floats, inputs, strict=True)}
+        zeros = {k: np.zeros_like(x.data) for k, x in inputs.items()}
         if not output.requires_grad:
             return zeros
         try:
-            found = engine.grad(output, inputs, cotangent, retain_graph=True)
+            found = engine.grad(output, list(inputs.values()), cotangent, retain_graph=True)
         except RuntimeError as error:
             raise GradientError(f"check_grads: {error} ({self.story()})") from error
-        return {k: zeros[k] if g is None else g.data for k, g in zip(self.floats, found, strict=True)}
+        return {k: zeros[k] if g is None else g.data for k, g in zip(inputs, found, strict=True)}
 
     def properties(self) -> dict[int, Array]:
         """What every gradient must fulfil whatever its value. Returns the gradients for the cotangent."""
@@ -109,6 +114,12 @@ class _Check:
             if not np.array_equal(x, old, equal_nan=x.dtype in FLOATS):
                 what = f"input {k}" if k < len(self.arrays) else "the incoming gradient"
                 raise GradientError(f"check_grads: {what} was edited in place ({self.story()})")
+        for k in self.floats if len(self.floats) > 1 else []:
+            alone = self.gradients(self.record(self.arrays, [k]), self.cotangent)
+            if not np.array_equal(alone[k], gradients[k], equal_nan=True):
+                raise GradientError(
+                    f"check_grads: input {k} alone gets another gradient than with all ({self.story()})"
+                )
         for k, g in gradients.items():
             if not np.isfinite(g).all():
                 raise GradientError(f"check_grads: the gradient of input {k} has a NaN or Inf ({self.story()})")
@@ -121,32 +132,52 @@ class _Check:
                 raise GradientError(f"check_grads: the gradient of input {k} shares memory with another array")
         return gradients
 
-    def direction(self, k: int, gradient: Array, tolerance: float) -> None:
-        """Compare both sides along one random direction of input k."""
+    def directions(self, k: int, count: int) -> Iterator[Array]:
+        """Random ones of length 1, and for a small input every single coordinate: sizes differ, and a large derivative
+        must not hide a small one."""
+        shape, size = self.arrays[k].shape, self.arrays[k].size
+        for _ in range(count):
+            u = self.rng.standard_normal(shape)
+            yield u / max(1e-30, np.sqrt((u * u).sum()))
+        for j in range(size if size <= COORDINATES else 0):
+            one = np.zeros(size)
+            one[j] = 1
+            yield one.reshape(shape)
+
+    def direction(self, k: int, gradient: Array, u: Array, tolerance: float) -> None:
+        """Compare both sides along one direction of input k, with smaller and smaller steps where fn bends."""
         x = self.arrays[k]
-        u = self.rng.standard_normal(x.shape)
-        u *= np.maximum(1, np.abs(x)) / max(1e-30, np.sqrt((u * u).sum()))
-        points = self.along(k, u)
-        slope = _slope(points)
-        analytic, numerical = float((gradient * u).sum()), float((self.cotangent * slope).sum())
-        rounding = 1e-14 / STEP * float(np.abs(self.cotangent * points[2]).sum())
-        allowed = tolerance * float(np.abs(self.cotangent * slope).sum()) + rounding
-        if abs(analytic - numerical) <= allowed:  # false also where one of them is NaN
-            return
-        if _has_kink(points, rounding):
+        u = u * np.maximum(1, np.abs(np.where(np.isfinite(x), x, 0))) * np.isfinite(x)  # -inf stays -inf
+        analytic = float((gradient * u)[u != 0].sum())
+        bends = []
+        for step in STEPS:
+            points = self.along(k, u, step)
+            slope = _slope(points, step)
+            moved = np.ptp(np.stack(points), axis=0) != 0  # the rest is exact, however large
+            terms = np.where(moved, self.cotangent * slope, 0)
+            sizes = np.abs(np.where(np.isfinite(points[2]), self.cotangent * points[2], 0))
+            rounding = 1e-14 / step * float(sizes[moved].sum()) + 1e-13 * float(sizes.sum())
+            numerical, allowed = float(terms.sum()), tolerance * float(np.abs(terms).sum()) + rounding
+            if abs(analytic - numerical) <= allowed:  # false also where one of them is NaN
+                return
+            bends.append(_bend(points, step))
+        if not np.isfinite(numerical):
+            raise GradientError(f"check_grads: fn is not finite within {2 * step:.0e} of input {k} ({self.story()})")
+        # What bends smoothly is straight from close by: the bend shrinks with the square of the step. A kink does not.
+        if bends[-1] > 1e-3 and bends[-1] > bends[0] / 16:
             raise KinkError(
-                f"check_grads: fn is not smooth within {2 * STEP:g} of input {k}; choose values farther from where it "
-                f"bends or jumps ({self.story()})"
+                f"check_grads: fn is not smooth within {2 * step:.0e} of input {k}; choose values farther from where "
+                f"it bends or jumps ({self.story()})"
             )
         raise GradientError(self.explain(k, analytic, numerical, allowed))
 
-    def along(self, k: int, u: Array) -> list[Array]:
+    def along(self, k: int, u: Array, step: float) -> list[Array]:
         """fn at x - 2hu, x - hu, x, x + hu, x + 2hu."""
         arrays = list(self.arrays)
         values = []
         for steps in (-2, -1, 0, 1, 2):
-            arrays[k] = self.arrays[k] + steps * STEP * u
-            with modes.no_grad():
+            arrays[k] = self.arrays[k] + steps * step * u
+            with modes.no_grad(), np.errstate(invalid="ignore", divide="ignore"):
                 values.append(self.call([Tensor(x) for x in arrays]).data)
         return values
 
@@ -182,7 +213,7 @@ class _Check:
         for j in range(x.size):
             u = np.zeros(x.size)
             u[j] = max(1, abs(x.flat[j]))
-            columns.append(_slope(self.along(k, u.reshape(x.shape))).ravel() / u[j])
+            columns.append(_slope(self.along(k, u.reshape(x.shape), STEPS[-1]), STEPS[-1]).ravel() / u[j])
         return np.stack(rows), np.stack(columns, axis=1)
 
     def float32(self, tolerance: float) -> None:
@@ -195,13 +226,14 @@ class _Check:
         got = self.gradients(graph, cotangent)
         wide = [x.astype(np.float64) if k in self.floats else x for k, x in enumerate(narrow)]
         want = self.gradients(self.record(wide), cotangent.astype(np.float64))
-        scale = max([float(np.abs(x).max(initial=0)) for x in (*want.values(), cotangent)])
+        largest = max([float(np.abs(x).max(initial=0)) for x in (*want.values(), cotangent)])
         for k, g in got.items():
             error = float(np.abs(g - want[k]).max(initial=0))
-            if not error <= tolerance * scale:
+            allowed = tolerance * float(np.abs(want[k]).max(initial=0)) + 1e-6 * largest  # the latter for what cancels
+            if not error <= allowed:
                 raise GradientError(
                     f"check_grads: the float32 gradient of input {k} is off by {error:.2g} from the float64 one, "
-                    f"allowed {tolerance * scale:.2g} ({self.story()})"
+                    f"allowed {allowed:.2g} ({self.story()})"
                 )
 
     def story(self) -> str:
@@ -210,17 +242,18 @@ class _Check:
         return f"operations: {' <- '.join(names) or 'none recorded'}; seed {self.seed}"
 
 
-def _slope(points: list[Array]) -> Array:
+def _slope(points: list[Array], step: float) -> Array:
     far_left, left, _, right, far_right = points
-    return (far_left - 8 * left + 8 * right - far_right) / (12 * STEP)
+    return (far_left - 8 * left + 8 * right - far_right) / (12 * step)
 
 
-def _has_kink(points: list[Array], rounding: float) -> bool:
-    """Slopes between neighbouring points of a smooth function lie on a line, up to O(h^2); a kink breaks it."""
-    slopes = [(b - a) / STEP for a, b in pairwise(points)]
+def _bend(points: list[Array], step: float) -> float:
+    """How far the slopes between neighbouring points are from lying on a line, relative to the largest of them."""
+    slopes = [(b - a) / step for a, b in pairwise(points)]
     size = max(float(np.abs(s).max(initial=0)) for s in slopes)
-    bends = [np.abs(a - 2 * b + c).max(initial=0) for a, b, c in zip(slopes, slopes[1:], slopes[2:], strict=False)]
-    return bool(max(bends) > 1e-4 * size + rounding)
+    first, second, third, fourth = slopes
+    bends = np.abs(first - 2 * second + third), np.abs(second - 2 * third + fourth)
+    return max(float(bend.max(initial=0)) for bend in bends) / max(size, 1e-300)
 
 
 def _common_factor(analytic: Array, numerical: Array) -> str:

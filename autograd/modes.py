@@ -29,15 +29,16 @@ class changed(ContextDecorator):  # noqa: N801  (used like a function)
 
     def __init__(self, **changes: Any) -> None:
         self.changes = changes
+        self.tokens: list[contextvars.Token[Modes]] = []  # a stack: one object may be entered again
 
     def _recreate_cm(self) -> changed:  # a decorated function may run in many threads: one for each call
         return changed(**self.changes)
 
     def __enter__(self) -> None:
-        self.token = _modes.set(_modes.get()._replace(**self.changes))
+        self.tokens.append(_modes.set(_modes.get()._replace(**self.changes)))
 
     def __exit__(self, *exc: object) -> None:
-        _modes.reset(self.token)
+        _modes.reset(self.tokens.pop())
 
 
 def no_grad() -> changed:

@@ -11,7 +11,11 @@ the numbers drawn, so no two streams overlap.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from numbers import Integral
 
 import numpy as np
 
@@ -33,8 +37,9 @@ class Stream:
 
     def __post_init__(self) -> None:
         for name in ("seed", "step", "sample"):
-            if not 0 <= getattr(self, name) < 2**64:
-                raise ValueError(f"Stream: {name} must be in [0, 2**64), got {getattr(self, name)}")
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or not 0 <= int(value) < 2**64:
+                raise ValueError(f"Stream: {name} must be an integer in [0, 2**64), got {value}")
 
     def named(self, purpose: str) -> Stream:
         """A stream of its own for one use: `stream.named("blocks.3.drop_path")`."""
@@ -57,3 +62,21 @@ class Stream:
         for i in range(shape[0]):
             rows[i] = self.at(sample=self.sample + i).generator().random(shape[1:], dtype=np.float32)
         return rows
+
+
+_current: ContextVar[Stream | None] = ContextVar("autograd_stream", default=None)
+
+
+def current() -> Stream | None:
+    """The stream that layers draw from, or None outside of `using`."""
+    return _current.get()
+
+
+@contextmanager
+def using(stream: Stream) -> Iterator[Stream]:
+    """Let the layers that run inside draw from `stream`, each under its own name."""
+    token = _current.set(stream)
+    try:
+        yield stream
+    finally:
+        _current.reset(token)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,8 +31,6 @@ class Tensor:
     def __init__(self, data: Any, requires_grad: bool = False) -> None:
         if isinstance(data, Tensor):
             data = data.data
-        elif isinstance(data, list | tuple) and any(isinstance(item, Tensor) for item in data):
-            raise TypeError("Tensor: to join Tensors and keep their gradients, use ops.stack or ops.concat")
         self.data = as_array(data)
         if self.data.dtype.kind not in "biuf":
             raise TypeError(f"Tensor: expected booleans, integers or floats, got dtype {self.data.dtype}")
@@ -126,9 +125,9 @@ class Tensor:
 
     # ---- gradients
 
-    def backward(self, grad: Any = None, retain_graph: bool = False) -> None:
+    def backward(self, grad: Any = None, retain_graph: bool = False, create_graph: bool = False) -> None:
         """Add the gradient of this Tensor to the `.grad` of every leaf it depends on. See `autograd.engine`."""
-        engine.backward(self, grad, retain_graph)
+        engine.backward(self, grad, retain_graph, create_graph)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         raise TypeError(
@@ -155,12 +154,12 @@ class Tensor:
     def __abs__(self) -> Tensor: return ops.abs(self)
     def __getitem__(self, index: Any) -> Tensor: return ops.getitem(self, index)
     # Comparisons give boolean Tensors, which need no gradient.
-    def __lt__(self, other: Any) -> Tensor: return Tensor(self.data < _plain(other))
-    def __le__(self, other: Any) -> Tensor: return Tensor(self.data <= _plain(other))
-    def __gt__(self, other: Any) -> Tensor: return Tensor(self.data > _plain(other))
-    def __ge__(self, other: Any) -> Tensor: return Tensor(self.data >= _plain(other))
-    def __eq__(self, other: Any) -> Tensor: return Tensor(self.data == _plain(other))  # type: ignore[override]
-    def __ne__(self, other: Any) -> Tensor: return Tensor(self.data != _plain(other))  # type: ignore[override]
+    def __lt__(self, other: Any) -> Tensor: return _compare(operator.lt, self, other)
+    def __le__(self, other: Any) -> Tensor: return _compare(operator.le, self, other)
+    def __gt__(self, other: Any) -> Tensor: return _compare(operator.gt, self, other)
+    def __ge__(self, other: Any) -> Tensor: return _compare(operator.ge, self, other)
+    def __eq__(self, other: Any) -> Tensor: return _compare(operator.eq, self, other)  # type: ignore[override]
+    def __ne__(self, other: Any) -> Tensor: return _compare(operator.ne, self, other)  # type: ignore[override]
     __hash__ = object.__hash__
 
     def abs(self) -> Tensor: return ops.abs(self)
@@ -200,8 +199,12 @@ def as_tensor(x: Any) -> Tensor:
     return x if isinstance(x, Tensor) else Tensor(x)
 
 
-def _plain(x: Any) -> Any:
-    return x.data if isinstance(x, Tensor) else x
+def _compare(compare: Callable[[Any, Any], Any], x: Tensor, other: Any) -> Tensor:
+    other = other.data if isinstance(other, Tensor) else other
+    try:
+        return Tensor(compare(x.data, other))
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{compare.__name__}: a Tensor of shape {x.shape} cannot be compared ({error})") from None
 
 
 def _one_tuple(args: tuple[Any, ...]) -> tuple[int, ...]:

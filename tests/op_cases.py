@@ -136,6 +136,18 @@ CASES = [
     Case("matmul", "broadcast batches", ops.matmul, (normal(2, 1, 3, 4), normal(5, 4, 2))),
     Case("linear", "with bias", ops.linear, (normal(2, 3, 4), normal(5, 4), normal(5))),
     Case("linear", "without bias", ops.linear, (normal(3, 4), normal(5, 4))),
+    Case(
+        "attention", "two heads", lambda q, k, v: ops.attention(q, k, v, 2), (normal(2, 3, 4), *[normal(2, 5, 4)] * 2)
+    ),
+    Case(
+        "attention", "one query", lambda q, k, v: ops.attention(q, k, v, 3), (normal(2, 1, 6), *[normal(2, 4, 6)] * 2)
+    ),
+    Case(
+        "talking_heads_attention",
+        "two heads",
+        ops.talking_heads_attention,
+        (normal(2, 3, 12), normal(2, 2), normal(2), normal(2, 2), normal(2)),
+    ),
     Case("softmax", "last axis", ops.softmax, (normal(3, 4),)),
     Case("softmax", "first axis", lambda x: ops.softmax(x, 0), (normal(3, 4),)),
     Case("log_softmax", "last axis", ops.log_softmax, (normal(3, 4),)),

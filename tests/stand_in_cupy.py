@@ -1,4 +1,4 @@
-"""A stand-in for CuPy on plain memory, as strict as the real one about what it is given.
+"""A stand-in for CuPy on plain memory, at least as strict as the real one about what it is given.
 
 It shows, on every machine and in every run, that no operation assumes NumPy: a NumPy array that meets one of these
 arrays raises, as does a function or keyword that CuPy lacks. It says nothing about CUDA kernels.
@@ -17,7 +17,8 @@ import numpy as np
 
 KEYWORDS = {"axis", "keepdims", "dtype", "out", "copy"}
 FUNCTIONS = [
-    "abs", "arange", "broadcast_to", "clip", "concatenate", "copysign", "empty_like", "exp", "expm1", "flip", "full",
+    "abs", "arange", "broadcast_to", "clip", "concatenate", "copysign", "empty", "empty_like", "exp", "expm1", "flip",
+    "full",
     "isinf", "isnan", "isneginf", "log", "log1p", "maximum", "minimum", "ones_like", "sign", "sqrt", "take_along_axis",
     "tanh", "where", "zeros", "zeros_like",
 ]  # fmt: skip

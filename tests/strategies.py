@@ -71,7 +71,7 @@ def indices(draw: Any, shape: tuple[int, ...]) -> Any:
     ellipsis = False
     while axis < len(shape):
         n = shape[axis]
-        kinds = ["slice", "none"] + (["integer", "list", "array"] if n else []) + ["mask"]
+        kinds = ["slice", "none"] + (["integer", "list", "tuple", "array"] if n else []) + ["mask"]
         if not ellipsis:
             kinds.append("ellipsis")
         kind = draw(st.sampled_from(kinds))
@@ -93,8 +93,9 @@ def indices(draw: Any, shape: tuple[int, ...]) -> Any:
             parts.append(np.array(draw(st.lists(st.booleans(), min_size=n, max_size=n)), dtype=bool))
         else:  # one length for all index arrays of an expression, so that they broadcast
             chosen = draw(st.lists(st.integers(-n, n - 1), min_size=3, max_size=3))
-            parts.append(chosen if kind == "list" else np.array(chosen))
+            parts.append({"list": chosen, "tuple": tuple(chosen)}.get(kind, np.array(chosen)))
         axis += 1
         if draw(st.booleans()):
             break
-    return tuple(parts) if len(parts) != 1 or draw(st.booleans()) else parts[0]
+    # a tuple alone would be an index of several axes
+    return tuple(parts) if len(parts) != 1 or isinstance(parts[0], tuple) or draw(st.booleans()) else parts[0]

@@ -1,11 +1,16 @@
 """Fused array functions: arrays in, arrays out, no Tensor. One file per idea; `autograd.ops` wraps them."""
 
+from .attention import attention, attention_grad, talking_heads, talking_heads_grad
 from .gelu import erf, gelu
-from .layer_norm import layer_norm, layer_norm_grad
+from .layer_norm import layer_norm, layer_norm_grad, sum_over_rows
+from .sigmoid import sigmoid
 from .softmax import log_softmax, log_softmax_grad, logsumexp, softmax, softmax_grad
-from .total import mean, total, widened
+from .total import centred, mean, total, widened
 
 __all__ = [
+    "attention",
+    "attention_grad",
+    "centred",
     "erf",
     "gelu",
     "layer_norm",
@@ -14,8 +19,12 @@ __all__ = [
     "log_softmax_grad",
     "logsumexp",
     "mean",
+    "sigmoid",
     "softmax",
     "softmax_grad",
+    "sum_over_rows",
+    "talking_heads",
+    "talking_heads_grad",
     "total",
     "widened",
 ]

@@ -49,7 +49,8 @@ def gelu(x: Array, with_derivative: bool) -> tuple[Array, Array | None]:
     value = (wide * phi_integral).astype(x.dtype, copy=False)
     if not with_derivative:
         return value, None
-    density = _DENSITY * xp.exp(-0.5 * (wide * wide))
+    w = xp.minimum(xp.abs(wide), 40)  # from there on the density is zero, and a square might overflow
+    density = _DENSITY * xp.exp(-0.5 * (w * w))
     return value, (phi_integral + wide * density).astype(x.dtype, copy=False)
 
 

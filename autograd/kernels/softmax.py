@@ -1,7 +1,8 @@
 """softmax and its logarithm, right for logits of any size.
 
-The maximum is subtracted first, so nothing overflows. A row that is -inf throughout (everything masked) has no
-distribution: its softmax is zero and its logsumexp -inf, instead of the NaN of 0 / 0.
+The maximum is subtracted first, so nothing overflows, and the logarithm of the sum is taken from the rest, so that
+nothing is lost beside a large maximum. A row that is -inf throughout (everything masked) has no distribution: its
+softmax is zero and its logsumexp -inf, instead of the NaN of 0 / 0.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from .total import total, widened
 
 
 def softmax(x: Array, axis: Any) -> Array:
-    y, sums, _ = _exponentials(x, axis)
-    y /= sums + (sums == 0)
+    _, y, sums, _ = _exponentials(x, axis)
+    y /= sums
     return y.astype(x.dtype, copy=False)
 
 
@@ -27,19 +28,9 @@ def softmax_grad(g: Array, y: Array, axis: Any) -> Array:
     return gx
 
 
-def logsumexp(x: Array, axis: Any) -> Array:
-    """log sum exp(x), the axis kept."""
-    xp = array_module(x)
-    _, sums, shift = _exponentials(x, axis)
-    empty = sums == 0
-    result = xp.where(empty, -np.inf, xp.log(sums + empty) + shift)
-    return result.astype(x.dtype, copy=False)
-
-
 def log_softmax(x: Array, axis: Any) -> Array:
-    xp = array_module(x)
-    lse = logsumexp(x, axis)
-    return x - xp.where(xp.isneginf(lse), 0, lse).astype(x.dtype, copy=False)
+    shifted, _, sums, _ = _exponentials(x, axis)
+    return (shifted - array_module(x).log(sums)).astype(x.dtype, copy=False)
 
 
 def log_softmax_grad(g: Array, y: Array, axis: Any) -> Array:
@@ -47,13 +38,29 @@ def log_softmax_grad(g: Array, y: Array, axis: Any) -> Array:
     return g - array_module(y).exp(y) * total(g, axis, keepdims=True)
 
 
-def _exponentials(x: Array, axis: Any) -> tuple[Array, Array, Array]:
-    """exp(x - shift), its sums, and the shift: the row's maximum, 0 where that is infinite. float16 goes to float32."""
+def logsumexp(x: Array, axis: Any) -> tuple[Array, Array]:
+    """log sum exp(x) with the axis kept, and softmax(x), which is its gradient."""
+    xp = array_module(x)
+    _, y, sums, shift = _exponentials(x, axis)
+    y /= sums
+    result = xp.where(y.sum(axis=axis, keepdims=True) == 0, -np.inf, xp.log(sums) + shift)
+    return result.astype(x.dtype, copy=False), y.astype(x.dtype, copy=False)
+
+
+def _exponentials(x: Array, axis: Any) -> tuple[Array, Array, Array, Array]:
+    """x - shift, its exponentials, their sums (1 where they are 0), and the shift; float16 goes to float32.
+
+    The shift is the row's maximum, or 0 where that is infinite.
+    """
     xp = array_module(x)
     wide = widened(x)
     if x.size == 0:
-        return xp.empty_like(wide), wide.sum(axis=axis, keepdims=True), wide.sum(axis=axis, keepdims=True)
+        nothing = wide.sum(axis=axis, keepdims=True)
+        return wide, xp.empty_like(wide), nothing + 1, nothing
     shift = wide.max(axis=axis, keepdims=True)
     shift = xp.where(xp.isinf(shift), 0, shift).astype(wide.dtype, copy=False)
-    y = xp.exp(wide - shift)
-    return y, y.sum(axis=axis, keepdims=True), shift
+    shifted = wide - shift
+    y = xp.exp(shifted)
+    sums = y.sum(axis=axis, keepdims=True)
+    sums += sums == 0
+    return shifted, y, sums, shift

@@ -7,12 +7,14 @@ shape         the same values in another arrangement
 indexing      picking values out
 matmul        products of matrices
 nn            what neural networks add: softmax, layer norm, GELU, dropout
+attention     multi-head and talking-heads attention
 loss          what they minimise
 
 Each is a class with `forward` and `backward` beside each other, and a function that people call.
 """
 
 from .arithmetic import add, divide, maximum, minimum, multiply, pow, subtract, where
+from .attention import attention, talking_heads_attention
 from .elementwise import abs, astype, clip, erf, exp, log, negative, relu, sigmoid, sqrt, tanh, to_device
 from .indexing import getitem, split, take_along_axis
 from .loss import bce_with_logits, cross_entropy, kl_div
@@ -22,9 +24,9 @@ from .reduction import logsumexp, max, mean, min, sum, var
 from .shape import broadcast_to, concat, expand_dims, flip, pad, reshape, squeeze, stack, swapaxes, transpose
 
 __all__ = [
-    "abs", "add", "astype", "bce_with_logits", "broadcast_to", "clip", "concat", "cross_entropy", "divide",
+    "abs", "add", "astype", "attention", "bce_with_logits", "broadcast_to", "clip", "concat", "cross_entropy", "divide",
     "drop_path", "dropout", "erf", "exp", "expand_dims", "flip", "gelu", "getitem", "kl_div", "layer_norm", "linear",
     "log", "log_softmax", "logsumexp", "matmul", "max", "maximum", "mean", "min", "minimum", "multiply", "negative",
     "pad", "pow", "relu", "reshape", "sigmoid", "softmax", "split", "sqrt", "squeeze", "stack", "subtract", "sum",
-    "swapaxes", "take_along_axis", "tanh", "to_device", "transpose", "var", "where",
+    "swapaxes", "take_along_axis", "talking_heads_attention", "tanh", "to_device", "transpose", "var", "where",
 ]  # fmt: skip

@@ -59,9 +59,18 @@ def of_one_dtype(name: str, *xs: Any) -> list[Tensor]:
     return [_as_tensor_like(name, x, like) for x in xs]
 
 
+def beside(name: str, x: Any, like: Tensor) -> Tensor:
+    """Plain data as a Tensor beside `like`; an error names the operation."""
+    if isinstance(x, Tensor):
+        return x
+    try:
+        return Tensor(constant(x, like=like.data))
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name}: {error}") from None
+
+
 def _as_tensor_like(name: str, x: Any, like: Tensor) -> Tensor:
-    if not isinstance(x, Tensor):
-        x = Tensor(constant(x, like=like.data))
+    x = beside(name, x, like)
     if x.dtype == like.dtype or like.dtype not in FLOATS:
         return x
     if x.dtype in FLOATS:

@@ -9,10 +9,10 @@ import math
 from typing import Any
 
 from .. import backend
-from ..backend import Array, array_module, constant
+from ..backend import Array, array_module
 from ..function import Context, Function, OperandError
 from ..tensor import Tensor
-from .arguments import two_operands
+from .arguments import beside, two_operands
 
 
 class Add(Function):
@@ -134,8 +134,10 @@ class Minimum(Function):
 
 
 def _to_the_winner(ctx: Context, g: Array, first_wins: Array, tie: Array) -> tuple[Array | None, Array | None]:
-    to_first = g * first_wins + 0.5 * g * tie
-    return ctx.unbroadcast(0, to_first), ctx.unbroadcast(1, g - to_first)
+    xp = array_module(g)
+    to_first = xp.where(tie, 0.5 * g, xp.where(first_wins, g, 0))
+    to_second = xp.where(tie, 0.5 * g, xp.where(first_wins, 0, g))
+    return ctx.unbroadcast(0, to_first), ctx.unbroadcast(1, to_second)
 
 
 class Where(Function):
@@ -193,6 +195,4 @@ def minimum(a: Any, b: Any) -> Tensor:
 def where(condition: Any, a: Any, b: Any) -> Tensor:
     """`a` where the boolean condition holds, else `b`: the way to "assign" to parts of a Tensor."""
     a, b = two_operands("where", a, b)
-    if not isinstance(condition, Tensor):
-        condition = Tensor(constant(condition, like=(a if isinstance(a, Tensor) else b).data))
-    return Where.apply(condition, a, b)
+    return Where.apply(beside("where", condition, a if isinstance(a, Tensor) else b), a, b)

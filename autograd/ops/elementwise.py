@@ -86,11 +86,11 @@ class Tanh(Function):
 
 
 class Sigmoid(Function):
-    """y = 1 / (1 + e^-x);  dx = g y (1 - y). Written with tanh, which overflows nowhere."""
+    """y = 1 / (1 + e^-x);  dx = g y (1 - y)"""
 
     @staticmethod
     def forward(ctx: Context, x: Array) -> Array:
-        y = 0.5 * array_module(x).tanh(0.5 * x) + 0.5
+        y = kernels.sigmoid(x)
         ctx.save(y)
         return y
 
@@ -112,7 +112,9 @@ class Erf(Function):
     @staticmethod
     def backward(ctx: Context, g: Array) -> Array:
         (x,) = ctx.saved
-        return g * (2 / math.sqrt(math.pi) * array_module(x).exp(-x * x))
+        xp = array_module(x)
+        w = xp.minimum(xp.abs(x), 40)  # from there on the slope is zero, and a square might overflow
+        return g * (2 / math.sqrt(math.pi) * xp.exp(-w * w))
 
 
 class Relu(Function):
@@ -127,7 +129,7 @@ class Relu(Function):
     @staticmethod
     def backward(ctx: Context, g: Array) -> Array:
         (y,) = ctx.saved
-        return g * (y > 0)
+        return array_module(g).where(y > 0, g, 0)
 
 
 class Abs(Function):
@@ -164,7 +166,7 @@ class Clip(Function):
     @staticmethod
     def backward(ctx: Context, g: Array) -> Array:
         (inside,) = ctx.saved
-        return g * inside
+        return array_module(g).where(inside, g, 0)
 
 
 class Astype(Function):
@@ -238,16 +240,22 @@ def abs(x: Any) -> Tensor:
 
 
 def clip(x: Any, min: float | None = None, max: float | None = None) -> Tensor:
-    return Clip.apply(as_tensor(x), min, max)
+    low, high = (end.item() if isinstance(end, np.generic) else end for end in (min, max))
+    return Clip.apply(as_tensor(x), low, high)
 
 
 def astype(x: Any, dtype: Any) -> Tensor:
     """A copy of `x` in the given dtype. To integers or booleans, the graph ends here."""
-    x, dtype = as_tensor(x), np.dtype(dtype)
+    x = as_tensor(x)
+    try:
+        dtype = np.dtype(dtype)
+    except TypeError as error:
+        raise TypeError(f"astype: {error}") from None
     return Astype.apply(x, dtype) if dtype in backend.FLOATS else Tensor(x.data.astype(dtype))
 
 
 def to_device(x: Any, device: str) -> Tensor:
     """`x` on "cpu", "cuda" or "cuda:1", itself if it is there already."""
     x = as_tensor(x)
-    return x if x.device == device else ToDevice.apply(x, device)
+    same = x.device == device or (device == "cuda" and x.device == "cuda:0")
+    return x if same else ToDevice.apply(x, device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ from .. import backend
 from ..backend import Array, array_module
 from ..function import Context, Function, OperandError
 from ..tensor import Tensor, as_tensor
-from .arguments import one_axis
+from .arguments import beside, one_axis
 
 
 class Getitem(Function):
@@ -81,37 +83,38 @@ def getitem(x: Any, index: Any) -> Tensor:
 
 
 def _plain_index(part: Any, x: Tensor) -> Any:
+    if part is None or part is Ellipsis or isinstance(part, slice | Integral):
+        return part
     if isinstance(part, Tensor):
         part = part.data
-    if isinstance(part, list):
-        part = np.asarray(part) if part else np.asarray(part, dtype=np.intp)
-    if backend.is_array(part):
-        if part.dtype.kind not in "biu":
-            raise IndexError(f"getitem: index arrays must be integers or booleans, got {part.dtype}")
-        return backend.to_device(part, x.device)
-    return part
+    if not backend.is_array(part):
+        part = np.asarray(part)
+        if part.size == 0:
+            part = part.astype(np.intp)
+    if part.dtype.kind not in "biu":
+        raise IndexError(f"getitem: index arrays must be integers or booleans, got {part.dtype}")
+    return backend.to_device(part, x.device)
 
 
 def take_along_axis(x: Any, indices: Any, axis: int = -1) -> Tensor:
     """One value per index along an axis: `take_along_axis(log_probs, labels[:, None], -1)`."""
     x = as_tensor(x)
-    indices = indices if isinstance(indices, Tensor) else Tensor(backend.constant(indices, like=x.data))
-    return TakeAlongAxis.apply(x, indices, axis)
+    return TakeAlongAxis.apply(x, beside("take_along_axis", indices, x), axis)
 
 
-def split(x: Any, indices_or_sections: int | list[int], axis: int = 0) -> list[Tensor]:
+def split(x: Any, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
     """Pieces along an axis: a number of equal ones, or the indices at which to cut."""
     x = as_tensor(x)
     if not -x.ndim <= axis < x.ndim:
         raise OperandError(f"split: axis {axis} is out of range for shape {x.shape}")
     size = x.shape[axis]
-    if isinstance(indices_or_sections, int):
-        count = indices_or_sections
+    if isinstance(indices_or_sections, Integral):
+        count = int(indices_or_sections)
         if count < 1 or size % count:
             raise OperandError(f"split: axis {axis} of shape {x.shape} does not divide into {count} equal pieces")
         cuts = [size // count * i for i in range(1, count)]
     else:
-        cuts = list(indices_or_sections)
+        cuts = [int(cut) for cut in indices_or_sections]  # type: ignore[union-attr]
     before = (slice(None),) * (axis % x.ndim)
     return [
         Getitem.apply(x, (*before, slice(start, stop))) for start, stop in zip([0, *cuts], [*cuts, size], strict=True)

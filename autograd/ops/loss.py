@@ -77,8 +77,7 @@ class BceWithLogits(Function):
     @staticmethod
     def backward(ctx: Context, g: Array) -> Any:
         logits, targets, reduction = ctx.saved
-        sigmoid = 0.5 * array_module(logits).tanh(0.5 * logits) + 0.5
-        return (sigmoid - targets) * _per_sample(g, logits.shape, reduction), None
+        return (kernels.sigmoid(logits) - targets) * _per_sample(g, logits.shape, reduction), None
 
     @staticmethod
     def reference(logits: Tensor, targets: Tensor, reduction: str) -> Tensor:
@@ -124,7 +123,7 @@ def cross_entropy(logits: Any, targets: Any, label_smoothing: float = 0.0, reduc
         _check_targets("cross_entropy", t, logits.shape, "soft targets")
     if not 0 <= label_smoothing < 1:
         raise OperandError(f"cross_entropy: label_smoothing must be in [0, 1), got {label_smoothing}")
-    return CrossEntropy.apply(logits, Tensor(t), label_smoothing, reduction)
+    return CrossEntropy.apply(logits, Tensor(t), float(label_smoothing), reduction)
 
 
 def bce_with_logits(logits: Any, targets: Any, reduction: str = "mean") -> Tensor:
@@ -183,5 +182,5 @@ def _per_sample(g: Array, shape: tuple[int, ...], reduction: str) -> Array:
         count = 1
         for size in shape:
             count *= size
-        g = g / count
+        g = g * (1 / count)
     return array_module(g).broadcast_to(g, shape) if reduction != "none" else g

@@ -25,27 +25,29 @@ class Matmul(Function):
         columns = b.shape[-2] if b.ndim > 1 else b.shape[0]
         if rows != columns:
             raise OperandError(f"the last axis of a {a.shape} must match the second to last of b {b.shape}")
-        ctx.save(a, b)
+        ctx.save(a if ctx.needs[1] else None, b if ctx.needs[0] else None, a.shape, b.shape)
         return a @ b
 
     @staticmethod
     def backward(ctx: Context, g: Array) -> Any:
-        a, b = ctx.saved
-        if a.ndim == 1:
-            g = g[..., None, :] if b.ndim > 1 else g[..., None]
-        if b.ndim == 1:
+        a, b, a_shape, b_shape = ctx.saved
+        row_shape = (1, *a_shape) if len(a_shape) == 1 else a_shape
+        column_shape = (*b_shape, 1) if len(b_shape) == 1 else b_shape
+        if len(b_shape) == 1:
             g = g[..., None]
-        row = a[None, :] if a.ndim == 1 else a
-        column = b[:, None] if b.ndim == 1 else b
+        if len(a_shape) == 1:
+            g = g[..., None, :]
         da = db = None
         if ctx.needs[0]:
-            da = unbroadcast(g @ column.swapaxes(-1, -2), row.shape).reshape(a.shape)
+            b = b.reshape(column_shape)
+            da = unbroadcast(g @ b.swapaxes(-1, -2), row_shape).reshape(a_shape)
         if ctx.needs[1]:
-            if column.ndim == 2 and row.ndim > 2:  # one large product instead of a sum over many small ones
-                db = _rows(row).T @ _rows(g)
+            a = a.reshape(row_shape)
+            if len(column_shape) == 2 and a.ndim > 2:  # one large product instead of a sum over many small ones
+                db = _rows(a).T @ _rows(g)
             else:
-                db = unbroadcast(row.swapaxes(-1, -2) @ g, column.shape)
-            db = db.reshape(b.shape)
+                db = unbroadcast(a.swapaxes(-1, -2) @ g, column_shape)
+            db = db.reshape(b_shape)
         return da, db
 
 
@@ -63,7 +65,7 @@ class Linear(Function):
             raise OperandError(
                 f"bias must have shape {weight.shape[:1]} to match weight {weight.shape}, got {bias.shape}"
             )
-        ctx.save(x, weight)
+        ctx.save(x if ctx.needs[1] else None, weight if ctx.needs[0] else None, x.shape)
         y = _rows(x) @ weight.T
         if bias is not None:
             y += bias
@@ -71,10 +73,10 @@ class Linear(Function):
 
     @staticmethod
     def backward(ctx: Context, g: Array) -> Any:
-        x, weight = ctx.saved
+        x, weight, x_shape = ctx.saved
         rows = _rows(g)
         return (
-            (rows @ weight).reshape(x.shape) if ctx.needs[0] else None,
+            (rows @ weight).reshape(x_shape) if ctx.needs[0] else None,
             rows.T @ _rows(x) if ctx.needs[1] else None,
             kernels.total(rows, 0) if ctx.needs[2] else None,
         )

@@ -76,7 +76,11 @@ class LayerNorm(Function):
     @staticmethod
     def backward(ctx: Context, g: Array) -> Any:
         x_hat, rstd, weight = ctx.saved
-        return kernels.layer_norm_grad(g, x_hat, rstd, weight)  # for x, weight, bias
+        return (
+            kernels.layer_norm_grad(g, x_hat, rstd, weight) if ctx.needs[0] else None,
+            kernels.sum_over_rows(g * x_hat) if ctx.needs[1] else None,
+            kernels.sum_over_rows(g) if ctx.needs[2] else None,
+        )
 
     @staticmethod
     def reference(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
@@ -115,6 +119,7 @@ class Dropout(Function):
 
     @staticmethod
     def forward(ctx: Context, x: Array, keep: Array, rate: float) -> Array:
+        require_floats(x)
         ctx.save(keep, rate)
         return x * (keep * x.dtype.type(1 / (1 - rate)))
 
@@ -139,7 +144,7 @@ def log_softmax(x: Any, axis: int = -1) -> Tensor:
 
 def layer_norm(x: Any, weight: Any, bias: Any, eps: float = 1e-6) -> Tensor:
     """Layer normalisation over the last axis; weight and bias have that axis's size."""
-    return LayerNorm.apply(*of_one_dtype("layer_norm", x, weight, bias), eps)
+    return LayerNorm.apply(*of_one_dtype("layer_norm", x, weight, bias), float(eps))
 
 
 def gelu(x: Any) -> Tensor:
@@ -167,6 +172,8 @@ def _drop(name: str, x: Tensor, rate: float, stream: Stream, mask_shape: tuple[i
         raise OperandError(f"{name}: rate must be in [0, 1), got {rate}")
     if x.ndim == 0:
         raise OperandError(f"{name}: the first axis of x is its samples, but x has shape ()")
+    if not isinstance(stream, Stream):
+        raise TypeError(f"{name}: stream must be an autograd.random.Stream, got {type(stream).__name__}")
     if rate == 0:
         return x
     keep = stream.uniform(mask_shape) >= rate

@@ -56,7 +56,7 @@ class Mean(Function):
     @staticmethod
     def backward(ctx: Context, g: Array) -> Array:
         shape, axes = ctx.saved
-        return array_module(g).broadcast_to(_spread(g / _count(shape, axes), shape, axes), shape)
+        return array_module(g).broadcast_to(_spread(g * (1 / _count(shape, axes)), shape, axes), shape)
 
     @staticmethod
     def reference(x: Tensor, axis: Any, keepdims: bool) -> Tensor:
@@ -75,8 +75,7 @@ class Var(Function):
         n = _count(x.shape, axes) - ddof
         if n <= 0:
             raise OperandError(f"needs more than ddof={ddof} values to take the variance of, got {n + ddof}")
-        wide = kernels.widened(x)
-        deviation = wide - wide.mean(axis=axes, keepdims=True)
+        deviation = kernels.centred(kernels.widened(x), axes)
         ctx.save(deviation.astype(x.dtype, copy=False), axes, n)
         return ((deviation * deviation).sum(axis=axes, keepdims=keepdims) / n).astype(x.dtype, copy=False)
 
@@ -106,8 +105,9 @@ class _Extreme(Function):
     @staticmethod
     def backward(ctx: Context, g: Array) -> Array:
         chosen, axes = ctx.saved
-        share = _spread(g, chosen.shape, axes) / chosen.sum(axis=axes, keepdims=True).astype(g.dtype)
-        return share * chosen
+        wide = kernels.widened(_spread(g, chosen.shape, axes))
+        share = wide / chosen.sum(axis=axes, keepdims=True).astype(wide.dtype)
+        return (share * chosen).astype(g.dtype, copy=False)
 
 
 class Max(_Extreme):
@@ -133,8 +133,8 @@ class Logsumexp(Function):
     def forward(ctx: Context, x: Array, axis: Any, keepdims: bool) -> Array:
         require_floats(x)
         axes = all_axes(axis, x.ndim)
-        y = kernels.logsumexp(x, axes)
-        ctx.save(kernels.softmax(x, axes) if ctx.needs[0] else None, axes)
+        y, softmax = kernels.logsumexp(x, axes)
+        ctx.save(softmax, axes)
         return _finish(y, axes, keepdims)
 
     @staticmethod

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
+
+import numpy as np
 
 from ..backend import Array, array_module
 from ..function import Context, Function, OperandError
 from ..tensor import Tensor, as_tensor
-from .arguments import all_axes, of_one_dtype
+from .arguments import all_axes, of_one_dtype, one_axis
 
 
 class Reshape(Function):
@@ -62,6 +65,9 @@ class Concat(Function):
 
     @staticmethod
     def forward(ctx: Context, *xs: Array, axis: int) -> Array:
+        if not xs[0].ndim or any(x.ndim != xs[0].ndim for x in xs):
+            raise OperandError("all inputs must have the same number of axes, at least one")
+        axis = one_axis(axis, xs[0].ndim)
         ctx.save(axis, [x.shape[axis] for x in xs])
         return array_module(xs[0]).concatenate(xs, axis=axis)
 
@@ -139,7 +145,7 @@ def broadcast_to(x: Any, shape: int | Sequence[int]) -> Tensor:
 def expand_dims(x: Any, axis: int | Sequence[int]) -> Tensor:
     """New axes of size 1, which stand at `axis` in the result."""
     x = as_tensor(x)
-    new = (axis,) if isinstance(axis, int) else tuple(axis)
+    new = _sizes(axis)
     ndim = x.ndim + len(new)
     places = {a % ndim for a in new if -ndim <= a < ndim}
     if len(places) != len(new):
@@ -153,7 +159,7 @@ def squeeze(x: Any, axis: int | Sequence[int] | None = None) -> Tensor:
     x = as_tensor(x)
     if axis is None:
         return Reshape.apply(x, tuple(size for size in x.shape if size != 1))
-    gone = (axis,) if isinstance(axis, int) else tuple(axis)
+    gone = _sizes(axis)
     for a in gone:
         if not -x.ndim <= a < x.ndim or x.shape[a] != 1:
             raise OperandError(f"squeeze: axis {a} of shape {x.shape} does not exist or is not of size 1")
@@ -173,6 +179,8 @@ def stack(xs: Sequence[Any], axis: int = 0) -> Tensor:
     if not xs:
         raise OperandError("stack: needs at least one Tensor, got none")
     tensors = of_one_dtype("stack", *xs)
+    if not -tensors[0].ndim - 1 <= axis <= tensors[0].ndim:
+        raise OperandError(f"stack: axis {axis} is out of range for {tensors[0].ndim + 1} axes")
     if len({x.shape for x in tensors}) > 1:
         raise OperandError(f"stack: all shapes must be equal, got {', '.join(str(x.shape) for x in tensors)}")
     return Concat.apply(*(expand_dims(x, axis) for x in tensors), axis=axis)
@@ -181,11 +189,13 @@ def stack(xs: Sequence[Any], axis: int = 0) -> Tensor:
 def pad(x: Any, pad_width: int | Sequence[Any], constant_values: float = 0) -> Tensor:
     """`pad_width` as in NumPy: one number, (before, after) for every axis, or one such pair per axis."""
     x = as_tensor(x)
-    given: list[Any] = list(pad_width) if isinstance(pad_width, Sequence) else [pad_width, pad_width]
-    widths: list[Any] = given if any(isinstance(width, Sequence) for width in given) else [given] * x.ndim
-    if len(widths) != x.ndim or any(len(width) != 2 or min(width) < 0 for width in widths):
+    try:
+        widths = np.broadcast_to(np.asarray(pad_width), (x.ndim, 2))
+    except ValueError:
+        widths = np.full(1, -1)
+    if widths.dtype.kind not in "iu" or (widths < 0).any():
         raise OperandError(f"pad: pad_width must give (before, after) >= 0 for the axes of {x.shape}, got {pad_width}")
-    return Pad.apply(x, [tuple(width) for width in widths], constant_values)
+    return Pad.apply(x, [tuple(width) for width in widths.tolist()], float(constant_values))
 
 
 def flip(x: Any, axis: int | Sequence[int] | None = None) -> Tensor:
@@ -194,4 +204,4 @@ def flip(x: Any, axis: int | Sequence[int] | None = None) -> Tensor:
 
 
 def _sizes(shape: int | Sequence[int]) -> tuple[int, ...]:
-    return (shape,) if isinstance(shape, int) else tuple(shape)
+    return (int(shape),) if isinstance(shape, Integral) else tuple(map(int, shape))  # type: ignore[arg-type]

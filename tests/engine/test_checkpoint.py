@@ -96,3 +96,12 @@ def test_a_function_that_changes_its_mind_is_refused():
     x = Tensor([1.0], requires_grad=True)
     with pytest.raises(RuntimeError, match=r"must do the same both times; it did exp \(1,\), then tanh \(1,\)"):
         ag.checkpoint(fickle, x).backward()
+
+
+def test_a_loop_variable_that_is_read_too_late_is_noticed():
+    weights = [Tensor([float(i)], requires_grad=True) for i in (2, 3, 5)]
+    y = Tensor([1.0], requires_grad=True)
+    for i in range(3):
+        y = ag.checkpoint(lambda t: t * weights[i], y)  # noqa: B023  (the mistake)
+    with pytest.raises(RuntimeError, match=r"multiply \(1,\) used other Tensors the second time"):
+        y.backward()

@@ -99,6 +99,39 @@ def test_a_saved_array_that_backward_returns_is_not_given_away():
     np.testing.assert_array_equal(x.grad.numpy(), [2, 2, 2])
 
 
+@pytest.mark.parametrize("twice", [lambda d: (d, d), lambda d: (d, d[::1]), lambda d: (d[::1], d)])
+def test_one_array_for_two_inputs_is_not_added_to(twice):
+    class Twice(Function):
+        @staticmethod
+        def forward(ctx, a, b):
+            return (a + b) * 3
+
+        @staticmethod
+        def backward(ctx, g):
+            return twice(g * 3)
+
+    a, b = leaf(1, 1), leaf(1, 1)
+    output = Twice.apply(a, b)
+    for order in ((a * 1.0 * 5).sum() + output.sum(), output.sum() + (a * 1.0 * 5).sum()):
+        ga, gb = ag.grad(order, [a, b], retain_graph=True)
+        np.testing.assert_array_equal(ga.numpy(), [8, 8])
+        np.testing.assert_array_equal(gb.numpy(), [3, 3])
+
+
+def test_frozen_weights_keep_no_activations():
+    tracemalloc.start()
+    try:
+        weight = np.eye(500, dtype=np.float32)
+        x = y = Tensor(np.ones((500, 500), np.float32), requires_grad=True)
+        start = tracemalloc.get_traced_memory()[0]
+        for _ in range(5):
+            y = ops.linear(y @ weight, weight)
+        assert tracemalloc.get_traced_memory()[0] - start < 2 * y.data.nbytes
+    finally:
+        tracemalloc.stop()
+    assert x.requires_grad
+
+
 def test_long_chains_need_no_recursion():
     x = y = Tensor(1.0, requires_grad=True)
     for _ in range(50_000):
@@ -256,14 +289,12 @@ def test_no_reference_cycles():
         y = ops.softmax(x * 2 + 1) @ x
         z = ag.checkpoint(lambda t: (t * t).exp(), y)
         alive = [weakref.ref(t) for t in (y, z)]
-        before = len(gc.get_objects())
         z.backward()
         z2 = (x * x).sum()  # and a graph that is never run
         alive.append(weakref.ref(z2))
         del y, z, z2
         assert [ref() for ref in alive] == [None, None, None]
         assert gc.collect() == 0, "the collector found garbage that reference counting should have freed"
-        assert before > 0
     finally:
         gc.enable()
 

@@ -59,7 +59,7 @@ MISTAKES = {
     "concat": (lambda: ops.concat([t(2, 3), t(2)]), ValueError, r"concat: .*\(2, 3\) float32, \(2,\) float32"),
     "stack": (lambda: ops.stack([t(2), t(3)]), ValueError, r"stack: all shapes must be equal, got \(2,\), \(3,\)"),
     "split": (lambda: ops.split(t(3), 2), ValueError, r"split: axis 0 of shape \(3,\) does not divide into 2"),
-    "pad": (lambda: ops.pad(t(2, 3), ((1, 1),)), ValueError, r"pad: pad_width must give .* axes of \(2, 3\)"),
+    "pad": (lambda: ops.pad(t(2, 3), ((1, 1), (0, -1))), ValueError, r"pad: pad_width must give .* axes of \(2, 3\)"),
     "flip": (lambda: ops.flip(t(3), 1), ValueError, r"flip: axis 1 is out of range for 1 axes .*\(3,\) float32"),
     "getitem": (lambda: t(3)[5], IndexError, r"getitem: index 5 is out of bounds.*\(3,\) float32"),
     "take_along_axis": (
@@ -72,6 +72,16 @@ MISTAKES = {
         lambda: ops.linear(t(2, 3), t(4, 5)),
         ValueError,
         r"linear: weight must have shape \(out, 3\) to match the last axis of x \(2, 3\), got \(4, 5\)",
+    ),
+    "attention": (
+        lambda: ops.attention(t(2, 3, 4), t(2, 5, 6), t(2, 5, 6), 2),
+        ValueError,
+        r"attention: q must have shape \(B, M, d\), k and v \(B, N, d\), got \(2, 3, 4\), \(2, 5, 6\)",
+    ),
+    "talking_heads_attention": (
+        lambda: ops.talking_heads_attention(t(2, 3, 12), t(3, 3), t(3), t(3, 3), t(3)),
+        ValueError,
+        "talking_heads_attention: a width of 4 does not divide into 3 heads",
     ),
     "softmax": (
         lambda: ops.softmax(t(3), 1),
@@ -120,7 +130,7 @@ def test_mistake(name):
         (lambda: Tensor(np.ones(2, int), requires_grad=True), TypeError, "only floating-point .* got dtype int64"),
         (lambda: Tensor(["a"]), TypeError, "got dtype <U1"),
         (lambda: Tensor(np.ones(2, complex)), TypeError, "got dtype complex128"),
-        (lambda: Tensor([t(1), t(1)]), TypeError, "use ops.stack or ops.concat"),
+        (lambda: Tensor([t(1), t(1)]), TypeError, "join them with ops.stack or ops.concat"),
         (lambda: t(2).__setitem__(0, 1), TypeError, "cannot be assigned to.*ops.where"),
         (lambda: t(2)[t(2)], IndexError, "getitem: index arrays must be integers or booleans, got float32"),
         (lambda: t() @ t(2), ValueError, r"matmul: operands need at least one axis, got shapes \(\) and \(2,\)"),
@@ -140,6 +150,22 @@ def test_mistake(name):
         (lambda: ops.cross_entropy(t(3, dtype=int), 1), TypeError, "expected floating-point logits, got int64"),
         (lambda: ops.take_along_axis(t(2), [0.5]), ValueError, "take_along_axis: indices must be integers"),
         (lambda: ops.layer_norm(t(2, 0), t(0), t(0)), ValueError, "needs a last axis with at least one value"),
+        (lambda: Tensor([[t(), t()], [t(), t()]]), TypeError, "join them with ops.stack or ops.concat"),
+        (lambda: t(2) * [t(), t()], TypeError, "multiply: a list of Tensors is not a Tensor"),
+        (lambda: Tensor([[1, 2], [3]]), ValueError, "this list is not an array"),
+        (lambda: t(2) + None, TypeError, "add: .*got dtype object"),
+        (lambda: ops.where(None, t(2), t(2)), TypeError, "where: .*got dtype object"),
+        (lambda: t(2) < t(3), ValueError, r"lt: a Tensor of shape \(2,\) cannot be compared"),
+        (lambda: t(2).astype("nope"), TypeError, "astype: .*nope"),
+        (lambda: ops.concat([t(2)], 3), ValueError, "concat: axis 3 is out of range for 1 axes"),
+        (lambda: ops.concat([t()]), ValueError, "concat: all inputs must have the same number of axes, at least one"),
+        (lambda: ops.stack([t(2)], 3), ValueError, "stack: axis 3 is out of range for 2 axes"),
+        (lambda: ops.dropout(t(2), 0.5, None), TypeError, "dropout: stream must be an autograd.random.Stream"),
+        (lambda: ops.dropout(t(2, dtype=int), 0.5, Stream()), TypeError, "dropout: expected floating-point values"),
+        (lambda: Stream(0.5), ValueError, "seed must be an integer"),
+        (lambda: ag.grad(3.0, t(1)), TypeError, "grad: output must be a Tensor, got float"),
+        (lambda: ag.grad(t(1), t(1), create_graph=True), RuntimeError, "first derivatives only"),
+        (lambda: t(1).backward(create_graph=True), RuntimeError, "first derivatives only"),
         (lambda: t(2).to("cuda:x"), ValueError, "unknown device 'cuda:x'"),
         (lambda: ag.check_grads(lambda x: 3, np.ones(2)), TypeError, "fn must return a Tensor, got int"),
     ],
@@ -171,3 +197,46 @@ def test_a_function_without_methods_says_what_it_needs():
 
     with pytest.raises(TypeError, match=r"empty: a Function needs a static method forward\(ctx, \*args\)"):
         Empty.apply(t(2))
+
+
+@pytest.mark.parametrize("result", [None, lambda x: (x, x), lambda x: Tensor(x), lambda x: 3.0], ids=str)
+def test_forward_must_return_one_array(result):
+    class Newcomer(ag.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return result and result(x)
+
+    with pytest.raises(TypeError, match=r"newcomer: forward must return one array, got (NoneType|tuple|Tensor|float)"):
+        Newcomer.apply(t(2))
+
+
+def test_tensors_by_keyword_are_refused():
+    class Keyword(ag.Function):
+        @staticmethod
+        def forward(ctx, x, weight):
+            return x * weight
+
+    with pytest.raises(TypeError, match="keyword: give Tensors by position"):
+        Keyword.apply(t(2), weight=t(2))
+
+
+def test_messages_stay_on_one_line():
+    index = (np.zeros((40, 40), int), np.zeros((3, 3), int))
+    with pytest.raises(IndexError) as error:
+        t(2, 2)[index]
+    assert "\n" not in str(error.value)
+
+
+def test_numpy_integers_are_integers():
+    n = np.int64(2)
+    assert t(2, 2).reshape(n, n).shape == ops.reshape(t(4), (n, n)).shape == (2, 2)
+    assert ops.expand_dims(t(2), np.int64(0)).shape == (1, 2) and len(ops.split(t(4), n)) == 2
+    assert ops.pad(t(2), np.array([[1, 2]])).shape == (5,)
+
+
+def test_names_of_functions():
+    class ReLU(ag.Function): ...
+
+    class HTTPServer2Go(ag.Function): ...
+
+    assert ReLU.name == "re_lu" and HTTPServer2Go.name == "http_server2_go"

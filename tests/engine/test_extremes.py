@@ -45,6 +45,27 @@ def test_huge_logits(dtype, size):
     np.testing.assert_array_equal(g, [[1, 0, 0.5]])
 
 
+@pytest.mark.parametrize("size", [1e4, -1e4, 1e6, 1e8])
+def test_equal_huge_logits(size):
+    """The logarithm of two is not lost beside a large maximum."""
+    x = [[size, size]]
+    y, g = value_and_grad(ops.log_softmax, x, [[1, 0]])
+    np.testing.assert_allclose(y, -math.log(2), rtol=1e-6)
+    np.testing.assert_allclose(g, [[0.5, -0.5]], rtol=1e-6)
+    y, g = value_and_grad(lambda t: ops.cross_entropy(t, [0]), x)
+    np.testing.assert_allclose(y, math.log(2), rtol=1e-6)
+    np.testing.assert_allclose(g, [[-0.5, 0.5]], rtol=1e-6)
+
+
+def test_small_probabilities_keep_their_digits():
+    x = np.array([-80.0, -40, -20, -17, 0, 17])
+    for dtype, rtol in ((np.float32, 1e-6), (np.float64, 1e-14)):
+        y, g = value_and_grad(ops.sigmoid, x, None, dtype)
+        np.testing.assert_allclose(y, np.exp(-np.logaddexp(0, -x)), rtol=rtol)
+        _, g = value_and_grad(lambda t: ops.bce_with_logits(t, np.zeros(6), "sum"), x, None, dtype)
+        np.testing.assert_allclose(g, np.exp(-np.logaddexp(0, -x)), rtol=rtol)
+
+
 def test_masked_logits():
     """-inf has weight zero and passes no gradient on; a row of nothing but -inf gives zeros, not NaN."""
     x = [[1, -INF, 2], [-INF, -INF, -INF]]
@@ -83,6 +104,11 @@ def test_layer_norm_of_constant_rows():
     )
     np.testing.assert_array_equal(y, [[4, 5, 6], [4, 5, 6]])
     assert np.isfinite(g).all()
+    for constant in (3.3, 3000.1, 12345.678, -1e6 / 3):
+        y, _ = value_and_grad(lambda t: ops.layer_norm(t, np.ones(192), np.zeros(192)), np.full((1, 192), constant))
+        assert np.abs(y).max() < 1e-6
+        y, _ = value_and_grad(ops.var, np.full(192, constant))
+        assert y < 1e-12
     y, _ = value_and_grad(lambda t: ops.layer_norm(t, [1.0], [2.0]), [[5], [6]])
     np.testing.assert_array_equal(y, [[2], [2]])
 
@@ -132,6 +158,32 @@ def test_half_precision_sums_accumulate_in_float32():
     assert y.dtype == np.float16 and abs(float(y.astype(np.float64).sum()) - 1) < 1e-2
 
 
+def test_half_precision_means_over_many_values():
+    for fn in (ops.mean, lambda t: ops.bce_with_logits(t, np.ones(100_000))):
+        _, g = value_and_grad(fn, np.zeros(100_000), dtype=np.float16)
+        assert (g != 0).all()
+    _, g = value_and_grad(ops.max, np.ones(100_000), dtype=np.float16)
+    assert (g == np.float16(1e-5)).all()
+
+
+def test_long_columns_are_added_up_accurately():
+    ones = np.ones((2**24 + 2**20, 1), np.float32)  # float32 counts to 2^24 one by one and no further
+    assert ops.sum(ones, 0).item() == len(ones)
+    x = np.random.default_rng(0).random((200_003, 3), dtype=np.float32)
+    exact = x.astype(np.float64).sum(0)
+    np.testing.assert_allclose(ops.sum(x, 0).numpy(), exact, rtol=1e-6)
+    np.testing.assert_allclose(ops.sum(x.reshape(-1, 1, 3), (0, 1), keepdims=True).numpy()[0, 0], exact, rtol=1e-6)
+    bias = Tensor(np.zeros(3, np.float32), requires_grad=True)
+    (x * 0 + bias).backward(x)
+    np.testing.assert_allclose(bias.grad.numpy(), exact, rtol=1e-6)
+
+
+def test_infinite_gradients_do_not_become_nan_where_nothing_flows():
+    for fn in (ops.relu, lambda t: t.clip(0), lambda t: ops.maximum(t, 0)):
+        _, g = value_and_grad(fn, [-1, 1], [INF, 1])
+        np.testing.assert_array_equal(g, [0, 1])
+
+
 def test_ties_share_the_gradient():
     _, g = value_and_grad(ops.max, [1, 3, 3])
     np.testing.assert_array_equal(g, [0, 0.5, 0.5])
@@ -162,6 +214,9 @@ def test_erf_and_gelu_are_accurate():
     x32 = x.astype(np.float32)
     exact32 = np.array([math.erf(v) for v in x32.astype(np.float64)])
     assert np.abs(ops.erf(x32).numpy() - exact32).max() < 1.5e-7
+    for fn in (ops.erf, ops.gelu):
+        y, g = value_and_grad(fn, [1e30, -1e30])
+        assert np.isfinite(y).all() and np.isfinite(g).all()
     small = np.float32([1e-30, -1e-8, 1e-3])
     np.testing.assert_allclose(ops.erf(small).numpy(), 2 / math.sqrt(math.pi) * small, rtol=1e-5)
 

@@ -70,6 +70,6 @@ def test_bad_rates(rate):
 
 
 def test_bad_keys():
-    with pytest.raises(ValueError, match=r"seed must be in \[0, 2\*\*64\), got -1"):
+    with pytest.raises(ValueError, match=r"seed must be an integer in \[0, 2\*\*64\), got -1"):
         Stream(-1)
     assert ag.random.Stream(2**64 - 1, "é", 2**64 - 1, 5).uniform((1, 1)).shape == (1, 1)

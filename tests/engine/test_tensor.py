@@ -123,3 +123,26 @@ def test_wrapping_a_tensor_shares_its_array():
 def test_moving_to_where_it_is_is_free():
     x = Tensor([1.0])
     assert x.to("cpu") is x
+
+
+def test_numpy_scalars_never_promote_as_parameters_either():
+    x, two = Tensor(np.ones((2, 4), np.float32), requires_grad=True), np.float64(0.25)
+    stream = ag.random.Stream()
+    for y in (
+        x.clip(two), x.clip(max=two), ops.layer_norm(x, np.ones(4), np.zeros(4), two), ops.dropout(x, two, stream),
+        ops.drop_path(x, two, stream), ops.cross_entropy(x, [0, 1], two), ops.pad(x, 1, two), x**two, two**x,
+        ops.where(x > two, x, two), ops.maximum(x, two), two / x,
+    ):  # fmt: skip
+        assert y.dtype == np.float32
+        assert ag.grad(y.sum(), x)[0].dtype == np.float32
+
+
+@pytest.mark.parametrize("there", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("here", [np.float16, np.float32, np.float64])
+def test_astype_passes_the_gradient_back_in_its_own_dtype(here, there):
+    x = Tensor(np.array([1.0, 2.0], here), requires_grad=True)
+    y = x.astype(there)
+    assert y.dtype == there
+    (g,) = ag.grad(y, x, np.array([3.0, 4.0]))
+    assert g.dtype == here and g.numpy().tolist() == [3, 4]
+    assert not x.astype(int).requires_grad
