@@ -18,13 +18,14 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.11",
     packages=find_packages(include=["minicait", "minicait.*", "autograd", "autograd.*"]),
-    package_data={"minicait": ["py.typed"], "autograd": ["py.typed"]},
-    install_requires=["numpy>=2.0", "pillow>=10"],
+    package_data={"minicait": ["py.typed", "data/imagenet_classes.txt"], "autograd": ["py.typed"]},
+    entry_points={"console_scripts": ["minicait = minicait.cli:main"]},
+    install_requires=["numpy>=2.0", "pillow>=10", "safetensors>=0.4", "tqdm>=4.60"],
     extras_require={
         "cuda12": ["cupy-cuda12x[ctk]>=14"],
         "cuda13": ["cupy-cuda13x[ctk]>=14"],
         "test": ["pytest>=8", "hypothesis>=6.100", "sybil>=9"],
-        "compare": ["torch>=2.4"],
+        "compare": ["torch>=2.4", "timm>=1.0.20"],
         "dev": ["ruff>=0.14", "mypy>=1.18", "build>=1.2"],
     },
     classifiers=[

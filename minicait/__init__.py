@@ -1,4 +1,11 @@
-"""CaiT, "Going deeper with Image Transformers", on the `autograd` engine beside this package."""
+"""CaiT, "Going deeper with Image Transformers", on the `autograd` engine beside this package.
+
+nn         layers: linear, norms, patch embedding, three kinds of attention; `record` sees inside
+models     the table of models, and CaiT itself
+weights    weights in and out of files; `pth` reads PyTorch's, `published` downloads the authors'
+data       the names of the classes
+cli        the command line
+"""
 
 import autograd
 
@@ -10,3 +17,21 @@ if getattr(autograd, "BELONGS_TO", None) != "minicait":
     )
 
 __version__ = "0.1.0"
+
+from . import models, nn
+from .data import imagenet_classes
+from .models import create_model, list_models
+from .nn.record import record
+from .weights import load_model, load_weights, save_weights
+
+__all__ = [
+    "create_model",
+    "imagenet_classes",
+    "list_models",
+    "load_model",
+    "load_weights",
+    "models",
+    "nn",
+    "record",
+    "save_weights",
+]

@@ -1,0 +1,111 @@
+"""Downloads that resume, show their progress, and appear under their name only when they are complete and right."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import re
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+CHUNK = 1 << 20
+TIMEOUT = 30  # seconds without a byte
+
+
+class DownloadError(RuntimeError):
+    """A file could not be had. What arrived of it is kept, and the next try goes on from there."""
+
+
+def cache_directory() -> Path:
+    """Where downloads are kept: MINICAIT_CACHE, or the system's place for such things."""
+    if chosen := os.environ.get("MINICAIT_CACHE"):
+        return Path(chosen)
+    if sys.platform == "darwin":
+        return Path.home() / "Library/Caches/minicait"
+    base = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "minicait"
+
+
+def download(url: str, path: Path, sha256: str | None = None, size: int | None = None) -> Path:
+    """Fetch `url` to `path`. A part from an earlier try is continued; size and hash are checked where they are known.
+
+    Where the caller does not know the hash, the one that model hubs announce in a header (X-Linked-Etag) is used.
+    """
+    part = path.with_name(f"{path.name}.part")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        expected = _fetch(url, part)
+    except (urllib.error.URLError, OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", None) or error
+        kept = f"; {part.stat().st_size:,} bytes are kept for the next try" if part.exists() else ""
+        raise DownloadError(f"could not download {url}: {reason}{kept}") from error
+    size, sha256 = size or expected.size, sha256 or expected.sha256
+    if size is not None and part.stat().st_size != size:
+        if part.stat().st_size > size:
+            part.unlink()
+        raise DownloadError(f"{url} ended early: {size:,} bytes were promised; run the command again to go on")
+    if sha256 is not None and _hash(part) != sha256:
+        part.unlink()
+        raise DownloadError(f"{url} arrived damaged: its SHA-256 is not {sha256}; the file was deleted, try again")
+    part.replace(path)
+    return path
+
+
+class _Expected(urllib.request.HTTPRedirectHandler):
+    """What the server says the file is, read from the answer and from the redirects before it."""
+
+    size: int | None = None
+    sha256: str | None = None
+
+    def note(self, headers: Any) -> None:
+        tag = (headers.get("X-Linked-Etag") or "").strip('"')
+        if re.fullmatch("[0-9a-f]{64}", tag):
+            self.sha256 = tag
+        if (linked := headers.get("X-Linked-Size") or "").isdigit():
+            self.size = int(linked)
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        self.note(headers)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _fetch(url: str, part: Path) -> _Expected:
+    """Append to `part` what is missing of it."""
+    expected = _Expected()
+    done = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"User-Agent": "minicait"})
+    if done:
+        request.add_header("Range", f"bytes={done}-")
+    try:
+        answer = urllib.request.build_opener(expected).open(request, timeout=TIMEOUT)
+    except urllib.error.HTTPError as error:
+        if error.code == 416:  # nothing is missing
+            expected.note(error.headers)
+            return expected
+        raise
+    with answer:
+        expected.note(answer.headers)
+        if answer.status != 206:  # the server starts over
+            done = 0
+        length = answer.headers.get("Content-Length")
+        total = done + int(length) if length else expected.size
+        expected.size = expected.size or total
+        with (
+            part.open("ab" if done else "wb") as file,
+            tqdm(total=total, initial=done, unit="B", unit_scale=True, desc=part.stem, disable=None) as bar,
+        ):
+            while chunk := answer.read(CHUNK):
+                file.write(chunk)
+                bar.update(len(chunk))
+    return expected
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

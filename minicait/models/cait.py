@@ -1,0 +1,159 @@
+"""CaiT, Class-Attention in Image Transformers: "Going deeper with Image Transformers", Touvron et al., 2021.
+
+Two stages (Fig. 2, right). In the first, patches attend to patches, many layers deep, with no class token in the way.
+In the second, two layers long, the patches are frozen, and a class token gathers from them what the classifier needs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autograd import Tensor, ops
+from autograd.backend import FLOATS, constant
+from autograd.random import Stream
+
+from ..nn import (
+    ClassAttention,
+    DropPath,
+    LayerNorm,
+    LayerScale,
+    Linear,
+    Mlp,
+    Module,
+    Parameter,
+    PatchEmbed,
+    TalkingHeadsAttention,
+)
+from ..nn.layers import truncated_normal
+from ..nn.record import observe_residual
+
+
+class SelfAttentionBlock(Module):
+    """SA + FFN with LayerScale, eq. 4 and Fig. 1 (d), and stochastic depth on both branches:
+
+    x' = x  + diag(lambda)  SA(norm1(x))
+    x" = x' + diag(lambda') FFN(norm2(x'))
+    """
+
+    def __init__(
+        self, dim: int, heads: int, mlp_ratio: float, layer_scale: float, drop_path: float, stream: Stream
+    ) -> None:
+        self.gamma_1 = LayerScale(dim, layer_scale)
+        self.gamma_2 = LayerScale(dim, layer_scale)
+        self.norm1 = LayerNorm(dim)
+        self.attn = TalkingHeadsAttention(dim, heads, stream.named("attn"))
+        self.drop_path_1 = DropPath(drop_path, f"{stream.purpose}/drop_path_1")
+        self.norm2 = LayerNorm(dim)
+        self.mlp = Mlp(dim, int(dim * mlp_ratio), stream.named("mlp"))
+        self.drop_path_2 = DropPath(drop_path, f"{stream.purpose}/drop_path_2")
+
+    def forward(self, x: Tensor) -> Tensor:
+        branch = self.gamma_1(self.attn(self.norm1(x)))
+        observe_residual(self, "attn", x, branch)
+        x = x + self.drop_path_1(branch)
+
+        branch = self.gamma_2(self.mlp(self.norm2(x)))
+        observe_residual(self, "mlp", x, branch)
+        return x + self.drop_path_2(branch)
+
+
+class ClassAttentionBlock(Module):
+    """CA + FFN with LayerScale, eqs. 5-9: only the class token changes, the patches stay as they are."""
+
+    def __init__(self, dim: int, heads: int, mlp_ratio: float, layer_scale: float, stream: Stream) -> None:
+        self.gamma_1 = LayerScale(dim, layer_scale)
+        self.gamma_2 = LayerScale(dim, layer_scale)
+        self.norm1 = LayerNorm(dim)
+        self.attn = ClassAttention(dim, heads, stream.named("attn"))
+        self.norm2 = LayerNorm(dim)
+        self.mlp = Mlp(dim, int(dim * mlp_ratio), stream.named("mlp"))
+
+    def forward(self, cls: Tensor, patches: Tensor) -> Tensor:
+        z = ops.concat([cls, patches], axis=1)
+        branch = self.gamma_1(self.attn(self.norm1(z)))
+        observe_residual(self, "attn", cls, branch)
+        cls = cls + branch
+
+        branch = self.gamma_2(self.mlp(self.norm2(cls)))
+        observe_residual(self, "mlp", cls, branch)
+        return cls + branch
+
+
+class CaiT(Module):
+    """Images (B, 3, H, W) to logits (B, classes).
+
+    img_size    side of square images, or (height, width); multiples of patch_size
+    layer_scale epsilon, at which LayerScale starts; drop_path_rate is that of stochastic depth, the same in every layer
+    seed        of the initial weights, which depend on nothing else
+    """
+
+    def __init__(
+        self,
+        num_classes: int = 1000,
+        img_size: int | tuple[int, int] = 224,
+        patch_size: int = 16,
+        dim: int = 192,
+        depth: int = 24,
+        heads: int = 4,
+        depth_token_only: int = 2,
+        layer_scale: float = 1e-5,
+        drop_path_rate: float = 0.0,
+        mlp_ratio: float = 4.0,
+        seed: int = 0,
+    ) -> None:
+        height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
+        if height % patch_size or width % patch_size or height < 1 or width < 1:
+            raise ValueError(f"CaiT: an image of {height} x {width} does not divide into patches of {patch_size}")
+        if dim % heads:
+            raise ValueError(f"CaiT: dim {dim} does not divide into {heads} heads")
+        if not 0 <= drop_path_rate < 1:
+            raise ValueError(f"CaiT: drop_path_rate must be in [0, 1), got {drop_path_rate}")
+        self.config: dict[str, Any] = {
+            "num_classes": num_classes, "img_size": [height, width], "patch_size": patch_size, "dim": dim,
+            "depth": depth, "heads": heads, "depth_token_only": depth_token_only, "layer_scale": layer_scale,
+            "drop_path_rate": drop_path_rate, "mlp_ratio": mlp_ratio,
+        }  # fmt: skip
+        stream = Stream(seed, "init")
+        patches = (height // patch_size) * (width // patch_size)
+        self.cls_token = Parameter(truncated_normal((1, 1, dim), stream.named("cls_token")))
+        self.pos_embed = Parameter(truncated_normal((1, patches, dim), stream.named("pos_embed")))
+        self.patch_embed = PatchEmbed(patch_size, dim, stream=stream.named("patch_embed"))
+        self.blocks = [
+            SelfAttentionBlock(dim, heads, mlp_ratio, layer_scale, drop_path_rate, stream.named(f"blocks.{i}"))
+            for i in range(depth)
+        ]
+        self.blocks_token_only = [
+            ClassAttentionBlock(dim, heads, mlp_ratio, layer_scale, stream.named(f"blocks_token_only.{i}"))
+            for i in range(depth_token_only)
+        ]
+        self.norm = LayerNorm(dim)
+        self.head = Linear(dim, num_classes, stream=stream.named("head"))
+
+    def forward(self, images: Any) -> Tensor:
+        return self.head(self.features(images))
+
+    def features(self, images: Any) -> Tensor:
+        """The normalised class token (B, dim), which the head classifies."""
+        patches = self.patch_embed(self._checked(images)) + self.pos_embed
+        for block in self.blocks:
+            patches = block(patches)
+        cls = ops.broadcast_to(self.cls_token, (patches.shape[0], 1, patches.shape[2]))
+        for class_block in self.blocks_token_only:
+            cls = class_block(cls, patches)
+        return self.norm(cls[:, 0])
+
+    def _checked(self, images: Any) -> Tensor:
+        """Images as a Tensor beside the parameters: plain arrays take their dtype and go to their device."""
+        if not isinstance(images, Tensor):
+            images = Tensor(constant(images, like=self.pos_embed.data))
+        height, width = self.config["img_size"]
+        if images.dtype not in FLOATS or images.ndim != 4 or images.shape[1:] != (3, height, width):
+            raise ValueError(
+                f"CaiT: this model takes normalised float images of shape (B, 3, {height}, {width}), got "
+                f"{images.dtype} of {images.shape}; resize them, or create the model with another img_size"
+            )
+        return images
+
+    def describe(self) -> str:
+        c = self.config
+        return f"{c['depth']} + {c['depth_token_only']} blocks of {c['dim']}, patches of {c['patch_size']}"

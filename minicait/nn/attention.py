@@ -1,0 +1,72 @@
+"""Three kinds of attention: plain multi-head, talking heads (CaiT's first stage) and class attention (its second)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autograd import Tensor, ops
+from autograd.random import Stream
+
+from .layers import Linear
+from .module import Module
+from .record import observer
+
+
+class MultiHeadAttention(Module):
+    """SA: every token looks at every token. softmax(q k^T / sqrt(d/h)) v for each head, then a projection."""
+
+    def __init__(self, dim: int, heads: int, stream: Stream = Stream()) -> None:
+        self.heads = heads
+        self.qkv = Linear(dim, 3 * dim, stream=stream.named("qkv"))
+        self.proj = Linear(dim, dim, stream=stream.named("proj"))
+
+    def forward(self, x: Any) -> Tensor:
+        q, k, v = ops.split(self.qkv(x), 3, -1)
+        return self.proj(ops.attention(q, k, v, self.heads, observe=observer(self)))
+
+    def describe(self) -> str:
+        return f"{self.heads} heads"
+
+
+class TalkingHeadsAttention(Module):
+    """SA whose heads talk: `proj_l` mixes the score maps of the heads before the softmax, `proj_w` those after it."""
+
+    def __init__(self, dim: int, heads: int, stream: Stream = Stream()) -> None:
+        self.qkv = Linear(dim, 3 * dim, stream=stream.named("qkv"))
+        self.proj = Linear(dim, dim, stream=stream.named("proj"))
+        self.proj_l = Linear(heads, heads, stream=stream.named("proj_l"))
+        self.proj_w = Linear(heads, heads, stream=stream.named("proj_w"))
+
+    def forward(self, x: Any) -> Tensor:
+        before, after = self.proj_l, self.proj_w
+        mixing = before.weight, before.bias, after.weight, after.bias
+        return self.proj(ops.talking_heads_attention(self.qkv(x), *mixing, observe=observer(self)))
+
+    def describe(self) -> str:
+        return f"{self.proj_l.weight.shape[0]} heads"
+
+
+class ClassAttention(Module):
+    """CA: only the class token looks, at itself and all patches, z = [x_class, x_patches]. Linear in the patches.
+
+    Q = W_q x_class + b_q                  (5)
+    K = W_k z + b_k                        (6)
+    V = W_v z + b_v                        (7)
+    A = softmax(Q K^T / sqrt(d/h))         (8)
+    out = W_o A V + b_o                    (9)
+    """
+
+    def __init__(self, dim: int, heads: int, stream: Stream = Stream()) -> None:
+        self.heads = heads
+        self.q = Linear(dim, dim, stream=stream.named("q"))
+        self.k = Linear(dim, dim, stream=stream.named("k"))
+        self.v = Linear(dim, dim, stream=stream.named("v"))
+        self.proj = Linear(dim, dim, stream=stream.named("proj"))
+
+    def forward(self, z: Tensor) -> Tensor:
+        """z (B, 1 + N, d), the class token first; returns (B, 1, d)."""
+        q, k, v = self.q(z[:, :1]), self.k(z), self.v(z)
+        return self.proj(ops.attention(q, k, v, self.heads, observe=observer(self, of_class_token=True)))
+
+    def describe(self) -> str:
+        return f"{self.heads} heads"

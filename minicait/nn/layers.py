@@ -1,0 +1,158 @@
+"""The small layers. Weights are drawn from a stream, as in the reference: normal with deviation 0.02, biases zero."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from autograd import Tensor, ops, random
+from autograd.random import Stream
+from autograd.tensor import as_tensor
+
+from .module import Module, Parameter
+
+
+def truncated_normal(shape: tuple[int, ...], stream: Stream) -> np.ndarray:
+    """Normal with deviation 0.02, cut at -2 and 2. (That is at 100 deviations: the cut is the reference's, by name.)"""
+    values = stream.generator().standard_normal(shape, dtype=np.float32)
+    values *= 0.02
+    return np.clip(values, -2, 2, out=values)
+
+
+class Linear(Module):
+    """y = x W^T + b, with W stored (out, in)."""
+
+    def __init__(self, inputs: int, outputs: int, bias: bool = True, stream: Stream = Stream()) -> None:
+        self.weight = Parameter(truncated_normal((outputs, inputs), stream.named("weight")))
+        self.bias = Parameter(np.zeros(outputs, np.float32)) if bias else None
+
+    def forward(self, x: Any) -> Tensor:
+        return ops.linear(x, self.weight, self.bias)
+
+    def describe(self) -> str:
+        outputs, inputs = self.weight.shape
+        return f"{inputs} -> {outputs}{'' if self.bias is not None else ', no bias'}"
+
+
+class LayerNorm(Module):
+    """The normalisation eta of eq. 4: every token to mean 0 and variance 1, then scaled and shifted by channel."""
+
+    def __init__(self, dim: int, eps: float = 1e-6) -> None:
+        self.weight = Parameter(np.ones(dim, np.float32))
+        self.bias = Parameter(np.zeros(dim, np.float32))
+        self.eps = eps
+
+    def forward(self, x: Any) -> Tensor:
+        return ops.layer_norm(x, self.weight, self.bias, self.eps)
+
+    def describe(self) -> str:
+        return str(self.weight.size)
+
+
+class LayerScale(Parameter):
+    """diag(lambda_1, ..., lambda_d) of eq. 4: one learned weight per channel on the output of a residual branch.
+
+    All start at a small epsilon, so that a deep network begins close to the identity. A Parameter and not a Module,
+    because that is how the published weights name it: `blocks.0.gamma_1`.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, dim: int, epsilon: float) -> None:
+        super().__init__(np.full(dim, epsilon, np.float32))
+
+    def __call__(self, branch: Tensor) -> Tensor:
+        return self * branch
+
+
+class Mlp(Module):
+    """The feed-forward network FFN of eq. 4: fc2(GELU(fc1(x)))."""
+
+    def __init__(self, dim: int, hidden: int, stream: Stream = Stream()) -> None:
+        self.fc1 = Linear(dim, hidden, stream=stream.named("fc1"))
+        self.fc2 = Linear(hidden, dim, stream=stream.named("fc2"))
+
+    def forward(self, x: Any) -> Tensor:
+        return self.fc2(ops.gelu(self.fc1(x)))
+
+
+class Dropout(Module):
+    """In training, drops values with probability `rate`. `purpose` names the random stream, one for each layer."""
+
+    def __init__(self, rate: float, purpose: str) -> None:
+        self.rate = rate
+        self.purpose = purpose
+
+    def forward(self, x: Any) -> Tensor:
+        stream = random.current()
+        if not self.training or self.rate == 0 or stream is None:
+            return as_tensor(x)
+        return ops.dropout(x, self.rate, stream.named(self.purpose))
+
+    def describe(self) -> str:
+        return f"{self.rate}"
+
+
+class DropPath(Dropout):
+    """Stochastic depth: in training, drops the whole residual branch of a sample with probability `rate`."""
+
+    def forward(self, x: Any) -> Tensor:
+        stream = random.current()
+        if not self.training or self.rate == 0 or stream is None:
+            return as_tensor(x)
+        return ops.drop_path(x, self.rate, stream.named(self.purpose))
+
+
+class PatchEmbed(Module):
+    """An image as tokens: cut into square patches, each flattened and projected to `dim` values.
+
+    With patches of size p that is the convolution with kernel and stride p: both multiply the pixels of one patch with
+    one matrix. The patches do not overlap, so a reshape finds them and one product does the rest:
+
+        (B, C, rows * p, columns * p)  ->  (B, rows * columns, C * p * p)  @  W^T (C * p * p, dim)
+
+    Tokens are in reading order. The weight keeps the convolution's shape (dim, C, p, p).
+    """
+
+    def __init__(self, patch_size: int, dim: int, channels: int = 3, stream: Stream = Stream()) -> None:
+        self.patch_size = patch_size
+        self.proj = PatchProjection(patch_size, dim, channels, stream.named("proj"))
+
+    def forward(self, images: Any) -> Tensor:
+        x = as_tensor(images)
+        p, channels = self.patch_size, self.proj.weight.shape[1]
+        if x.ndim != 4 or x.shape[1] != channels or x.shape[2] % p or x.shape[3] % p:
+            raise ValueError(
+                f"PatchEmbed: images must have shape (B, {channels}, H, W) with H and W divisible by the patch size "
+                f"{p}, got {x.shape}"
+            )
+        batch, _, height, width = x.shape
+        x = x.reshape(batch, channels, height // p, p, width // p, p)
+        x = x.transpose(0, 2, 4, 1, 3, 5)  # batch, row, column, then all of one patch
+        return self.proj(x.reshape(batch, height // p * (width // p), channels * p * p))
+
+    def describe(self) -> str:
+        return f"{self.patch_size} x {self.patch_size} pixels"
+
+
+class PatchProjection(Module):
+    """A linear layer whose weight has the shape, and the uniform initialisation, of a convolution's."""
+
+    def __init__(self, patch_size: int, dim: int, channels: int, stream: Stream) -> None:
+        shape = (dim, channels, patch_size, patch_size)
+        bound = (channels * patch_size**2) ** -0.5
+        self.weight = Parameter(_uniform(shape, bound, stream.named("weight")))
+        self.bias = Parameter(_uniform((dim,), bound, stream.named("bias")))
+
+    def forward(self, patches: Any) -> Tensor:
+        return ops.linear(patches, self.weight.reshape(self.weight.shape[0], -1), self.bias)
+
+    def describe(self) -> str:
+        dim, channels, p, _ = self.weight.shape
+        return f"{channels} x {p} x {p} -> {dim}"
+
+
+def _uniform(shape: tuple[int, ...], bound: float, stream: Stream) -> np.ndarray:
+    """U(-bound, bound)."""
+    return (stream.generator().random(shape, dtype=np.float32) * 2 - 1) * np.float32(bound)

@@ -1,0 +1,97 @@
+"""record: the one way to see inside a model, without a second implementation of anything.
+
+Layers offer what they compute to `observe` or `observer`; outside of a `with record(model)` block nobody listens, and
+that costs one look at a context variable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from autograd import Tensor
+from autograd.backend import Array, to_device
+
+if TYPE_CHECKING:
+    from .module import Module
+
+
+class Attention(NamedTuple):
+    """Maps (B, heads, queries, keys). Each row of `before` sums to one; `after` the heads were mixed, it need not."""
+
+    before: np.ndarray
+    after: np.ndarray
+
+
+class Residual(NamedTuple):
+    """x + branch: the main path and what a block adds to it, after LayerScale and before stochastic depth."""
+
+    main: np.ndarray
+    branch: np.ndarray
+
+    @property
+    def ratio(self) -> float:
+        """||branch|| / ||main||, the paper's Fig. 4; the mean over samples and tokens."""
+        norms = (np.linalg.norm(x, axis=-1) for x in (self.branch, self.main))
+        return float(np.mean(np.divide(*norms)))
+
+
+@dataclass
+class Record:
+    """What the last forward pass computed, by the name of the layer: `record.attention["blocks.0.attn"].before`.
+
+    attention        self-attention between patches, before and after head mixing
+    class_attention  of the class token, to itself (first) and to every patch: (B, heads, 1, 1 + patches)
+    residual         both branches of every block, "blocks.0.attn" and "blocks.0.mlp"
+    """
+
+    attention: dict[str, Attention] = field(default_factory=dict)
+    class_attention: dict[str, np.ndarray] = field(default_factory=dict)
+    residual: dict[str, Residual] = field(default_factory=dict)
+
+
+_listening: ContextVar[tuple[Record, dict[int, str]] | None] = ContextVar("minicait_record", default=None)
+
+
+@contextmanager
+def record(model: Module) -> Iterator[Record]:
+    """Keep the attention maps and residual branches of `model`: with record(model) as r: model(images)."""
+    names = {id(module): name for name, module in model.named_modules()}
+    result = Record()
+    token = _listening.set((result, names))
+    try:
+        yield result
+    finally:
+        _listening.reset(token)
+
+
+def observer(layer: Module, of_class_token: bool = False) -> Callable[..., None] | None:
+    """What an attention layer hands to its operation, or None when nobody listens."""
+    listening = _listening.get()
+    if listening is None or id(layer) not in listening[1]:
+        return None
+    result, names = listening
+    name = names[id(layer)]
+
+    def observe(maps: Array, mixed: Array | None = None) -> None:
+        before = to_device(maps, "cpu")
+        if of_class_token:
+            result.class_attention[name] = before
+        else:
+            result.attention[name] = Attention(before, before if mixed is None else to_device(mixed, "cpu"))
+
+    return observe
+
+
+def observe_residual(block: Module, part: str, main: Any, branch: Tensor) -> None:
+    """Offer the two sides of an addition: `part` is the name of the layer that made the branch."""
+    listening = _listening.get()
+    if listening is not None and id(block) in listening[1]:
+        result, names = listening
+        name = f"{names[id(block)]}.{part}" if names[id(block)] else part
+        result.residual[name] = Residual(main.numpy(), branch.numpy())

@@ -1,0 +1,184 @@
+"""Downloads against a server on this machine: ranges, truncation, wrong hashes, redirects, fallbacks, no network."""
+
+import hashlib
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import minicait
+from minicait.download import DownloadError, cache_directory, download
+from minicait.published import get_weights
+from tests.golden.recipe import random_weights
+
+CONTENT = np.random.default_rng(0).bytes(300_000)
+NAME = "cait_xxs24_224"
+
+
+class Server(ThreadingHTTPServer):
+    """Serves `files` by path. `cut` ends answers early, `ranges` allows resuming, `log` keeps what was asked."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files = {}
+        self.redirects = {}
+        self.headers = {}
+        self.cut = None
+        self.ranges = True
+        self.log = []
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        server = self.server
+        asked = self.headers.get("Range")
+        server.log.append((self.path, asked))
+        if self.path in server.redirects:
+            target, headers = server.redirects[self.path]
+            self.send_response(302)
+            for name, value in {"Location": server.url + target, "Content-Length": "0", **headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            return
+        if self.path not in server.files:
+            self.send_error(404)
+            return
+        content = server.files[self.path]
+        start = int(asked.removeprefix("bytes=").rstrip("-")) if asked and server.ranges else 0
+        if start >= len(content):
+            self.send_error(416)
+            return
+        self.send_response(206 if asked and server.ranges else 200)
+        self.send_header("Content-Length", str(len(content) - start))
+        for name, value in server.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        end = len(content) if server.cut is None else min(len(content), start + server.cut)
+        self.wfile.write(content[start:end])
+
+    def log_message(self, *args): ...
+
+
+@pytest.fixture
+def server():
+    with Server() as running:
+        thread = threading.Thread(target=running.serve_forever, daemon=True)
+        thread.start()
+        running.files["/file"] = CONTENT
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+def test_a_file_arrives_whole(server, tmp_path):
+    path = download(f"{server.url}/file", tmp_path / "deep/folder/file")
+    assert path.read_bytes() == CONTENT
+    assert [p.name for p in path.parent.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_cut_download_goes_on_where_it_stopped(server, tmp_path, ranges):
+    server.cut, server.ranges = 100_000, ranges
+    with pytest.raises(DownloadError, match=r"ended early: 300,000 bytes were promised; run the command again"):
+        download(f"{server.url}/file", tmp_path / "file")
+    assert not (tmp_path / "file").exists() and (tmp_path / "file.part").stat().st_size == 100_000
+    server.cut = None
+    assert download(f"{server.url}/file", tmp_path / "file").read_bytes() == CONTENT
+    assert server.log[-1] == ("/file", "bytes=100000-")
+
+
+def test_a_part_that_is_complete_is_recognised(server, tmp_path):
+    (tmp_path / "file.part").write_bytes(CONTENT)
+    good = hashlib.sha256(CONTENT).hexdigest()
+    assert download(f"{server.url}/file", tmp_path / "file", sha256=good, size=len(CONTENT)).read_bytes() == CONTENT
+
+
+def test_a_wrong_hash_is_refused_and_deleted(server, tmp_path):
+    with pytest.raises(DownloadError, match=r"arrived damaged: its SHA-256 is not 0000"):
+        download(f"{server.url}/file", tmp_path / "file", sha256="0" * 64)
+    assert list(tmp_path.iterdir()) == []
+    good = hashlib.sha256(CONTENT).hexdigest()
+    assert download(f"{server.url}/file", tmp_path / "file", sha256=good).read_bytes() == CONTENT
+
+
+def test_the_hash_that_a_hub_announces_is_used(server, tmp_path):
+    server.redirects["/hub"] = ("/file", {"X-Linked-Etag": f'"{"1" * 64}"', "X-Linked-Size": str(len(CONTENT))})
+    with pytest.raises(DownloadError, match="its SHA-256 is not 1111"):
+        download(f"{server.url}/hub", tmp_path / "file")
+    good = hashlib.sha256(CONTENT).hexdigest()
+    server.redirects["/hub"] = ("/file", {"X-Linked-Etag": f'"{good}"', "X-Linked-Size": str(len(CONTENT))})
+    assert download(f"{server.url}/hub", tmp_path / "file").read_bytes() == CONTENT
+
+
+def test_a_missing_file_and_a_missing_network(server, tmp_path):
+    with pytest.raises(DownloadError, match=r"could not download .*/nothing: Not Found"):
+        download(f"{server.url}/nothing", tmp_path / "file")
+    server.shutdown()
+    server.server_close()
+    with pytest.raises(DownloadError, match=r"could not download .*[Rr]efused"):
+        download(f"{server.url}/file", tmp_path / "file")
+
+
+def test_the_cache_is_where_the_user_wants_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("MINICAIT_CACHE", str(tmp_path / "here"))
+    assert cache_directory() == tmp_path / "here"
+    monkeypatch.delenv("MINICAIT_CACHE")
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_directory() == tmp_path / "minicait"
+
+
+@pytest.fixture
+def mirror(server, tmp_path, monkeypatch):
+    """Both sources of published weights are the local server, which has them at timm's address."""
+    monkeypatch.setenv("HF_ENDPOINT", server.url)
+    monkeypatch.setenv("MINICAIT_OFFICIAL", f"{server.url}/official")
+    monkeypatch.setenv("MINICAIT_CACHE", str(tmp_path / "cache"))
+    model = minicait.create_model(NAME)
+    state = {name: value.astype(np.float32) for name, value in random_weights(shapes(model)).items()}
+    save_file(state, tmp_path / "made.safetensors")
+    server.files[f"/timm/{NAME}.fb_dist_in1k/resolve/main/model.safetensors"] = (
+        tmp_path / "made.safetensors"
+    ).read_bytes()
+    return server
+
+
+def shapes(model):
+    return {name: p.shape for name, p in model.named_parameters()}
+
+
+def test_published_weights_come_once_and_load(mirror, tmp_path):
+    path = get_weights(NAME)
+    assert path == tmp_path / f"cache/weights/{NAME}.safetensors"
+    model = minicait.create_model(NAME)
+    minicait.load_weights(model, path)
+    want = random_weights({"head.bias": (1000,)})["head.bias"].astype(np.float32)
+    np.testing.assert_array_equal(model.head.bias.numpy(), want)
+    asked = len(mirror.log)
+    assert get_weights(NAME) == path and len(mirror.log) == asked
+
+
+def test_the_authors_file_is_the_fallback(mirror):
+    mirror.files.clear()
+    mirror.files["/official/XXS24_224.pth"] = b"not really a checkpoint"
+    with pytest.raises(DownloadError, match=r"downloaded for cait_xxs24_224 is not its weights: .*it was deleted"):
+        get_weights(NAME)
+    assert [path for path, _ in mirror.log][-1] == "/official/XXS24_224.pth"
+    assert not list((cache_directory() / "weights").iterdir())
+
+
+def test_weights_of_another_model_are_not_kept(mirror):
+    address = next(path for path in mirror.files if path.startswith("/timm"))
+    mirror.files[address.replace("xxs24_224", "xxs36_224")] = mirror.files[address]
+    with pytest.raises(DownloadError, match="its tensors are not those of cait_xxs36_224"):
+        get_weights("cait_xxs36_224")
+
+
+def test_only_published_models_have_published_weights(mirror):
+    with pytest.raises(ValueError, match="there are no published weights for cait_tiny_32; there are for cait_m36_384"):
+        get_weights("cait_tiny_32")
+    with pytest.raises(ValueError, match="unknown model"):
+        get_weights("cait_nope")

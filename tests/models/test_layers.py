@@ -1,0 +1,202 @@
+"""Modules and layers: names, state, modes, and the equalities that their docstrings claim."""
+
+import numpy as np
+import pytest
+
+import autograd as ag
+from autograd import Tensor, ops, random
+from autograd.random import Stream
+from minicait import nn
+
+RNG = np.random.default_rng(0)
+
+
+class Pair(nn.Module):
+    def __init__(self):
+        self.scale = nn.Parameter(np.ones(3, np.float32))
+        self.parts = [nn.Linear(3, 3, stream=Stream(0, f"{i}")) for i in range(2)]
+        self.norm = nn.LayerNorm(3)
+
+    def forward(self, x):
+        for part in self.parts:
+            x = part(x)
+        return self.norm(x * self.scale)
+
+
+def test_parameters_are_named_in_order():
+    names = [name for name, _ in Pair().named_parameters()]
+    assert names == [
+        "scale",
+        "parts.0.weight",
+        "parts.0.bias",
+        "parts.1.weight",
+        "parts.1.bias",
+        "norm.weight",
+        "norm.bias",
+    ]
+    assert Pair().parameter_count() == 3 + 2 * 12 + 6
+    assert [name for name, _ in Pair().named_modules()] == ["", "parts.0", "parts.1", "norm"]
+
+
+def test_state_goes_out_and_in():
+    a, b = Pair(), Pair()
+    for p in a.parameters():
+        p.data[...] = RNG.standard_normal(p.shape)
+    b.load_state_dict(a.state_dict())
+    x = RNG.standard_normal((2, 3)).astype(np.float32)
+    np.testing.assert_array_equal(a(x).numpy(), b(x).numpy())
+    a.parts[0].weight.data[0] = 7
+    assert b.parts[0].weight.numpy()[0, 0] != 7
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda s: s.pop("norm.bias"), "missing: norm.bias"),
+        (lambda s: s.update(extra=np.ones(1)), "unexpected: extra"),
+        (lambda s: s.update(scale=np.ones(4)), r"scale must have shape \(3,\), got \(4,\)"),
+        (lambda s: s.clear(), "missing: scale, parts.0.weight, parts.0.bias, parts.1.weight and 3 more"),
+    ],
+)
+def test_state_that_does_not_fit_changes_nothing(change, sentence):
+    model = Pair()
+    before = {name: value.copy() for name, value in model.state_dict().items()}
+    state = {name: value + 1 for name, value in before.items()}
+    change(state)
+    with pytest.raises(ValueError, match=f"Pair: the weights do not fit: .*{sentence}"):
+        model.load_state_dict(state)
+    for name, value in model.state_dict().items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+def test_not_strict_takes_what_fits():
+    model = Pair()
+    model.load_state_dict({"scale": [5, 6, 7], "other": np.ones(1)}, strict=False)
+    assert model.scale.numpy().tolist() == [5, 6, 7]
+
+
+def test_repr_shows_the_tree_and_the_counts():
+    text = repr(Pair())
+    assert text.splitlines() == [
+        "Pair()  33",
+        "  scale: (3,)  3",
+        "  parts.0 to parts.1, each: Linear(3 -> 3)  12",
+        "  norm: LayerNorm(3)  6",
+    ]
+
+
+def test_train_and_eval_reach_every_part():
+    model = Pair().eval()
+    assert not any(module.training for _, module in model.named_modules())
+    assert all(module.training for _, module in model.train().named_modules())
+
+
+def test_a_module_without_forward_says_so():
+    class Empty(nn.Module): ...
+
+    with pytest.raises(TypeError, match=r"Empty needs a method forward"):
+        Empty()(1)
+
+
+def test_patch_embedding_is_a_strided_convolution():
+    embed = nn.PatchEmbed(4, 5, stream=Stream(1, "p"))
+    images = RNG.standard_normal((2, 3, 8, 12))
+    embed.astype(np.float64)
+    weight, bias = embed.proj.weight.numpy(), embed.proj.bias.numpy()
+    want = np.zeros((2, 5, 2, 3))
+    for row in range(2):
+        for column in range(3):
+            window = images[:, :, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4]
+            want[:, :, row, column] = np.einsum("bcij,dcij->bd", window, weight) + bias
+    np.testing.assert_allclose(embed(images).numpy(), want.reshape(2, 5, 6).transpose(0, 2, 1), rtol=1e-12)
+    with pytest.raises(
+        ValueError, match=r"\(B, 3, H, W\) with H and W divisible by the patch size 4, got \(2, 3, 8, 10\)"
+    ):
+        embed(images[..., :10])
+
+
+def test_attention_layers_have_right_gradients():
+    layers = [
+        nn.MultiHeadAttention(6, 2, Stream(0, "a")),
+        nn.TalkingHeadsAttention(6, 2, Stream(0, "b")),
+        nn.ClassAttention(6, 2, Stream(0, "c")),
+        nn.Mlp(6, 8, Stream(0, "d")),
+    ]
+    for layer in layers:
+        names = [name for name, _ in layer.named_parameters()]
+        arrays = [RNG.standard_normal(p.shape) * 0.5 for p in layer.parameters()]
+
+        def call(x, *parameters, layer=layer, names=names):
+            for name, value in zip(names, parameters, strict=True):
+                *path, last = name.split(".")
+                owner = layer
+                for part in path:
+                    owner = getattr(owner, part)
+                setattr(owner, last, value)
+            return layer.forward(x)
+
+        ag.check_grads(call, [RNG.standard_normal((2, 4, 6)), *arrays], directions=1)
+
+
+def test_class_attention_looks_from_the_class_token_only():
+    layer = nn.ClassAttention(6, 2)
+    z = RNG.standard_normal((2, 5, 6)).astype(np.float32)
+    assert layer(z).shape == (2, 1, 6)
+    swapped = z[:, [0, 4, 3, 2, 1]]
+    np.testing.assert_allclose(layer(swapped).numpy(), layer(z).numpy(), rtol=1e-5)  # patches have no order here
+
+
+def test_talking_heads_with_identity_mixing_is_plain_attention():
+    talking, plain = nn.TalkingHeadsAttention(6, 3), nn.MultiHeadAttention(6, 3)
+    plain.load_state_dict({k: v for k, v in talking.state_dict().items() if "proj_" not in k})
+    for mix in (talking.proj_l, talking.proj_w):
+        mix.weight.data[...] = np.eye(3)
+    x = RNG.standard_normal((2, 4, 6)).astype(np.float32)
+    np.testing.assert_allclose(talking(x).numpy(), plain(x).numpy(), atol=1e-6)
+
+
+def test_layer_scale_is_a_diagonal_matrix():
+    gamma = nn.LayerScale(3, 0.5)
+    gamma.data[...] = [1, 2, 3]
+    x = RNG.standard_normal((4, 3)).astype(np.float32)
+    np.testing.assert_allclose(gamma(Tensor(x)).numpy(), x @ np.diag([1, 2, 3]), rtol=1e-6)
+    assert isinstance(gamma, nn.Parameter) and nn.LayerScale(3, 0.5).numpy().tolist() == [0.5] * 3
+
+
+def test_drop_path_in_training_and_not_in_evaluation():
+    layer = nn.DropPath(0.5, "test")
+    x = np.ones((100, 2, 2), np.float32)
+    first, second = layer(x).numpy(), layer(x).numpy()
+    assert set(np.unique(first)) == {0, 2} and not np.array_equal(first, second)  # new masks at every call
+    with random.using(Stream(0, step=5)):
+        a, b = layer(x).numpy(), layer(x).numpy()
+    np.testing.assert_array_equal(a, b)  # and the same ones for the same step
+    np.testing.assert_array_equal(layer.eval()(x).numpy(), x)
+    dropout = nn.Dropout(0.5, "other")
+    with random.using(Stream(0)):
+        assert 0.3 < (dropout(x).numpy() == 0).mean() < 0.7
+
+
+def test_weights_are_drawn_by_name_and_seed():
+    draw = [
+        nn.Linear(50, 40, stream=Stream(seed, name)).weight.numpy()
+        for seed, name in ((0, "a"), (0, "a"), (1, "a"), (0, "b"))
+    ]
+    np.testing.assert_array_equal(draw[0], draw[1])
+    assert not np.array_equal(draw[0], draw[2]) and not np.array_equal(draw[0], draw[3])
+    assert abs(draw[0].std() - 0.02) < 0.002
+
+
+def test_moving_a_module(monkeypatch):
+    from tests import stand_in_cupy
+
+    with stand_in_cupy.installed(monkeypatch):
+        model = Pair().to("cuda")
+        assert {p.device for p in model.parameters()} == {"cuda:0"}
+        x = RNG.standard_normal((2, 3)).astype(np.float32)
+        y = model(ops.to_device(x, "cuda"))
+        assert y.device == "cuda:0"
+        state = model.state_dict()
+        assert all(isinstance(value, np.ndarray) for value in state.values())
+        model.load_state_dict({name: value + 1 for name, value in state.items()})
+        assert {p.device for p in model.to("cpu").parameters()} == {"cpu"}

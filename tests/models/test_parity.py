@@ -1,0 +1,136 @@
+"""Beside the reference implementation itself, where PyTorch and timm are installed: pip install -e '.[compare]'."""
+
+import numpy as np
+import pytest
+
+import autograd as ag
+import minicait
+from autograd import ops
+from minicait.models.cait import CaiT
+from minicait.weights import resize_positions
+from tests.golden.recipe import FOLDER, MODELS, batch, random_weights
+
+pytestmark = pytest.mark.parity
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e '.[compare]'")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def timm():
+    library = None
+    try:  # a torchvision without its compiled part lacks two operators that timm's imports expect to be declared
+        torch.ops.torchvision.nms  # noqa: B018
+    except (AttributeError, RuntimeError):
+        library = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    yield pytest.importorskip("timm", reason="timm is not installed: pip install -e '.[compare]'")
+    del library
+
+
+def gradient_error(model, gradients, reference):
+    """The largest error of a gradient, relative to its largest value, or to 1e-4 of the model's where it is tiny."""
+    wanted = {name: p.grad.numpy() for name, p in reference.named_parameters()}
+    largest = max(np.abs(g).max() for g in wanted.values())
+    return max(
+        np.abs(g.numpy() - wanted[name]).max() / max(np.abs(wanted[name]).max(), 1e-4 * largest)
+        for (name, _), g in zip(model.named_parameters(), gradients, strict=True)
+    )
+
+
+def compare(model, reference, images, labels):
+    state = model.state_dict()
+    reference.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()})
+    theirs = reference(torch.from_numpy(images))
+    torch.nn.functional.cross_entropy(theirs, torch.from_numpy(labels)).backward()
+    ours = model(images)
+    gradients = ag.grad(ops.cross_entropy(ours, labels), model.parameters())
+    theirs = theirs.detach().numpy()
+    return np.abs(ours.numpy() - theirs).max() / np.abs(theirs).max(), gradient_error(model, gradients, reference)
+
+
+def test_cait_xxs24_224_in_float32(timm):
+    model = minicait.create_model("cait_xxs24_224", drop_path_rate=0.0)
+    rng = np.random.default_rng(0)
+    for p in model.parameters():
+        p.data += rng.standard_normal(p.shape, dtype=np.float32) * 0.05
+    images, labels = rng.standard_normal((2, 3, 224, 224), dtype=np.float32), np.array([1, 2])
+    logits, gradients = compare(model, timm.create_model("cait_xxs24_224"), images, labels)
+    print(f"\ncait_xxs24_224, float32: logits {logits:.1e}, gradients {gradients:.1e}")
+    assert logits < 1e-4 and gradients < 1e-3
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_small_models_in_float64(name, timm):
+    from tests.golden.make import reference
+
+    model = CaiT(**MODELS[name], layer_scale=1.0).astype(np.float64)
+    model.load_state_dict(random_weights({key: p.shape for key, p in model.named_parameters()}))
+    logits, gradients = compare(model, reference(MODELS[name]), *batch(MODELS[name]))
+    print(f"\n{name}, float64: logits {logits:.1e}, gradients {gradients:.1e}")
+    assert logits < 1e-9 and gradients < 1e-9
+
+
+@pytest.mark.parametrize("name", sorted(minicait.models.PUBLISHED - {"cait_m36_384", "cait_m48_448"}))
+def test_names_shapes_and_order_of_published_models(name, timm):
+    with torch.device("meta"):
+        reference = timm.create_model(name)
+    ours = [(key, p.shape) for key, p in minicait.create_model(name).named_parameters()]
+    assert ours == [(key, tuple(p.shape)) for key, p in reference.named_parameters()]
+
+
+def test_our_weights_load_into_timm(timm, tmp_path):
+    from safetensors.torch import load_file
+
+    from tests.golden.make import reference
+
+    model = CaiT(**MODELS["square"], layer_scale=1.0)
+    model.load_state_dict(random_weights({key: p.shape for key, p in model.named_parameters()}))
+    minicait.save_weights(model, tmp_path / "ours.safetensors")
+    theirs = reference(MODELS["square"]).float()
+    theirs.load_state_dict(load_file(tmp_path / "ours.safetensors"))
+    images, _ = batch(MODELS["square"])
+    want = theirs(torch.from_numpy(images).float()).detach().numpy()
+    np.testing.assert_allclose(model(images).numpy(), want, atol=1e-4 * np.abs(want).max())
+
+
+@pytest.mark.parametrize(("old", "new"), [((14, 14), (24, 24)), ((24, 24), (14, 14)), ((4, 4), (6, 9))])
+def test_positions_are_resized_as_by_pytorch(old, new):
+    positions = np.random.default_rng(0).standard_normal((1, old[0] * old[1], 5)).astype(np.float32)
+    grid = torch.from_numpy(positions).reshape(1, *old, 5).permute(0, 3, 1, 2)
+    want = torch.nn.functional.interpolate(grid, size=new, mode="bicubic", align_corners=False)
+    got = resize_positions(positions, old, new).reshape(1, *new, 5)
+    np.testing.assert_allclose(got, want.permute(0, 2, 3, 1).numpy(), atol=1e-5)
+
+
+def test_pytorch_reads_the_golden_checkpoint_the_same_way():
+    theirs = torch.load(FOLDER / "deep.pth", weights_only=False)["model"]
+    ours = minicait.weights.open_weights(FOLDER / "deep.pth")
+    assert {f"module.{name}" for name in ours.shapes} == set(theirs)
+    for name in ours.shapes:
+        np.testing.assert_array_equal(ours.read(name), theirs[f"module.{name}"].numpy())
+
+
+def test_layers_with_gradients_against_pytorch():
+    """Softmax, layer norm, GELU and the losses beside PyTorch's, values and gradients."""
+    f = torch.nn.functional
+    rng = np.random.default_rng(0)
+    x, w, b = rng.standard_normal((6, 9)), rng.standard_normal(9), rng.standard_normal(9)
+    soft = rng.uniform(0, 1, (6, 9))
+    labels = np.arange(6)
+    t = torch.from_numpy
+    for ours, theirs in [
+        (lambda v: ops.softmax(v), lambda v: f.softmax(v, -1)),
+        (lambda v: ops.log_softmax(v), lambda v: f.log_softmax(v, -1)),
+        (lambda v: ops.gelu(v), f.gelu),
+        (lambda v: ops.layer_norm(v, w, b), lambda v: f.layer_norm(v, (9,), t(w), t(b), 1e-6)),
+        (lambda v: ops.cross_entropy(v, labels, 0.1), lambda v: f.cross_entropy(v, t(labels), label_smoothing=0.1)),
+        (lambda v: ops.cross_entropy(v, soft, 0.1), lambda v: f.cross_entropy(v, t(soft), label_smoothing=0.1)),
+        (lambda v: ops.bce_with_logits(v, soft), lambda v: f.binary_cross_entropy_with_logits(v, t(soft))),
+        (lambda v: ops.kl_div(v, soft), lambda v: f.kl_div(v, t(soft), reduction="batchmean")),
+    ]:
+        mine, other = ag.Tensor(x, requires_grad=True), torch.from_numpy(x.copy()).requires_grad_()
+        y, z = ours(mine), theirs(other)
+        np.testing.assert_allclose(y.numpy(), z.detach().numpy(), rtol=1e-9, atol=1e-12)
+        cotangent = rng.standard_normal(y.shape)
+        z.backward(torch.from_numpy(np.asarray(cotangent)))
+        np.testing.assert_allclose(ag.grad(y, mine, cotangent)[0].numpy(), other.grad.numpy(), rtol=1e-9, atol=1e-12)
