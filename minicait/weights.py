@@ -121,11 +121,18 @@ def save_weights(model: CaiT, path: str | Path, class_names: Sequence[str] | Non
     unfinished = path.with_name(f".{path.name}.tmp")
     try:
         save_file(tensors, unfinished, {"format": "np", "minicait": json.dumps(asdict(info))})
+        unfinished.chmod(0o666 & ~_umask())  # the library makes it readable by its owner only
         with unfinished.open("rb") as written:
             os.fsync(written.fileno())
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)  # there is no other way to ask
+    os.umask(mask)
+    return mask
 
 
 def load_model(path: str | Path) -> tuple[CaiT, Info]:

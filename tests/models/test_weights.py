@@ -226,6 +226,9 @@ def test_saving_checks_its_arguments_and_leaves_no_rubbish(tmp_path):
         minicait.save_weights(model, tmp_path / "w.npz")
     minicait.save_weights(model, tmp_path / "w.safetensors")
     first = (tmp_path / "w.safetensors").read_bytes()
+    (tmp_path / "plain").touch()
+    assert (tmp_path / "w.safetensors").stat().st_mode == (tmp_path / "plain").stat().st_mode
+    (tmp_path / "plain").unlink()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError("No space left on device")))
         with pytest.raises(OSError, match="No space left"):
