@@ -8,22 +8,21 @@ Times are the least of several interleaved rounds, beside PyTorch's where it is 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import platform
 import timeit
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import autograd as ag
 from autograd import Tensor
 
-try:
-    import torch
-except ImportError:
-    torch = None
+torch: Any = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
 
 LENGTH, MEGABYTES = 60, 8
 
