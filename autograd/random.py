@@ -11,6 +11,7 @@ the numbers drawn, so no two streams overlap.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -70,6 +71,14 @@ _current: ContextVar[Stream | None] = ContextVar("autograd_stream", default=None
 def current() -> Stream | None:
     """The stream that layers draw from, or None outside of `using`."""
     return _current.get()
+
+
+_unnamed = itertools.count()
+
+
+def unnamed() -> Stream:
+    """A stream for whoever has no name to ask for one by: another at every call, so it depends on their order."""
+    return Stream(purpose=f"unnamed/{next(_unnamed)}")
 
 
 @contextmanager

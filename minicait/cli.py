@@ -109,13 +109,13 @@ def _weights_info(args: argparse.Namespace) -> int:
 
 def _recognised(shapes: dict[str, tuple[int, ...]]) -> str:
     """Which model of the table has such tensors."""
-    dim = shapes.get("cls_token", (0, 0, 0))[-1]
     blocks = len({name.split(".")[1] for name in shapes if name.startswith("blocks.")})
-    tokens = shapes.get("pos_embed", (0, 0))[1]
     for name, p in PRESETS.items():
-        if (p.dim, p.depth, (p.img_size // p.patch_size) ** 2) == (dim, blocks, tokens):
-            return f"they fit {name}"
-    return "they fit no model of the table"
+        positions = (1, (p.img_size // p.patch_size) ** 2, p.dim)
+        mixing = shapes.get("blocks.0.attn.proj_l.weight")
+        if shapes.get("pos_embed") == positions and blocks == p.depth and mixing == (p.heads, p.heads):
+            return f"the sizes of {name}"
+    return "the sizes of no model of the table"
 
 
 def _weights_get(args: argparse.Namespace) -> int:

@@ -19,7 +19,7 @@ TIMEOUT = 30  # seconds without a byte
 
 
 class DownloadError(RuntimeError):
-    """A file could not be had. What arrived of it is kept, and the next try goes on from there."""
+    """A file could not be had. What arrived of it is kept where it is of use to the next try."""
 
 
 def cache_directory() -> Path:
@@ -33,9 +33,10 @@ def cache_directory() -> Path:
 
 
 def download(url: str, path: Path, sha256: str | None = None, size: int | None = None) -> Path:
-    """Fetch `url` to `path`. A part from an earlier try is continued; size and hash are checked where they are known.
+    """Fetch `url` to `path`; size and hash are checked where they are known.
 
-    Where the caller does not know the hash, the one that model hubs announce in a header (X-Linked-Etag) is used.
+    A part from an earlier try is continued if the server still has the same file, which it tells by its ETag. Where the
+    caller does not know the hash, the one that model hubs announce in a header (X-Linked-Etag) is used.
     """
     part = path.with_name(f"{path.name}.part")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -45,15 +46,14 @@ def download(url: str, path: Path, sha256: str | None = None, size: int | None =
         reason = getattr(error, "reason", None) or error
         kept = f"; {part.stat().st_size:,} bytes are kept for the next try" if part.exists() else ""
         raise DownloadError(f"could not download {url}: {reason}{kept}") from error
-    size, sha256 = size or expected.size, sha256 or expected.sha256
-    if size is not None and part.stat().st_size != size:
-        if part.stat().st_size > size:
-            part.unlink()
-        raise DownloadError(f"{url} ended early: {size:,} bytes were promised; run the command again to go on")
-    if sha256 is not None and _hash(part) != sha256:
-        part.unlink()
-        raise DownloadError(f"{url} arrived damaged: its SHA-256 is not {sha256}; the file was deleted, try again")
+    size, sha256, arrived = size or expected.size, sha256 or expected.sha256, part.stat().st_size
+    if size is not None and arrived < size:
+        raise DownloadError(f"{url} ended early, after {arrived:,} of {size:,} bytes; run the command again to go on")
+    if (size is not None and arrived > size) or (sha256 is not None and _hash(part) != sha256):
+        _discard(part)
+        raise DownloadError(f"{url} arrived damaged: its size or SHA-256 is wrong; it was deleted, try again")
     part.replace(path)
+    _discard(part)
     return path
 
 
@@ -76,26 +76,31 @@ class _Expected(urllib.request.HTTPRedirectHandler):
 
 
 def _fetch(url: str, part: Path) -> _Expected:
-    """Append to `part` what is missing of it."""
+    """Append to `part` what is missing of it, or fetch it anew."""
     expected = _Expected()
-    done = part.stat().st_size if part.exists() else 0
+    tag = _tag_file(part).read_text() if _tag_file(part).exists() else ""
+    done = part.stat().st_size if part.exists() and tag else 0  # without a tag, nobody knows what it is a part of
     request = urllib.request.Request(url, headers={"User-Agent": "minicait"})
     if done:
         request.add_header("Range", f"bytes={done}-")
+        request.add_header("If-Range", tag)  # the whole file, should it have changed
     try:
         answer = urllib.request.build_opener(expected).open(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
-        if error.code == 416:  # nothing is missing
-            expected.note(error.headers)
-            return expected
-        raise
+        if error.code != 416:
+            raise
+        _discard(part)  # the server has nothing beyond what is here: complete, or of another file
+        return _fetch(url, part)
     with answer:
         expected.note(answer.headers)
-        if answer.status != 206:  # the server starts over
+        if answer.status != 206 or not (answer.headers.get("Content-Range") or "").startswith(f"bytes {done}-"):
+            if answer.status == 206:
+                raise OSError("the server sent another part than the one that was asked for")
             done = 0
         length = answer.headers.get("Content-Length")
         total = done + int(length) if length else expected.size
         expected.size = expected.size or total
+        _tag_file(part).write_text(answer.headers.get("ETag") or "")
         with (
             part.open("ab" if done else "wb") as file,
             tqdm(total=total, initial=done, unit="B", unit_scale=True, desc=part.stem, disable=None) as bar,
@@ -104,6 +109,15 @@ def _fetch(url: str, part: Path) -> _Expected:
                 file.write(chunk)
                 bar.update(len(chunk))
     return expected
+
+
+def _tag_file(part: Path) -> Path:
+    return part.with_name(f"{part.name}.etag")
+
+
+def _discard(part: Path) -> None:
+    part.unlink(missing_ok=True)
+    _tag_file(part).unlink(missing_ok=True)
 
 
 def _hash(path: Path) -> str:

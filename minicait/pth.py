@@ -1,8 +1,9 @@
 """Reading PyTorch's .pth files without PyTorch, and without running anything that is in them.
 
 Such a file is a zip archive: `data.pkl` is a pickle that describes tensors, and each `data/<key>` holds the bytes of
-one storage. A pickle can ask for any Python function to be called, so this reader knows a short list of names, all of
-them harmless here, and refuses a file that asks for any other. Tensors stay on disk until they are read.
+one storage. A pickle can ask for any Python function to be called, and can rewrite the attributes of what it made. So
+this reader knows a short list of names and refuses a file that asks for any other, gives the pickle nothing that has
+attributes to rewrite, and checks that every tensor lies inside its storage. Values stay on disk until they are read.
 """
 
 from __future__ import annotations
@@ -12,39 +13,49 @@ import pickle
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+MAX_PICKLE = 100_000_000  # bytes; that of a large model has a few hundred thousand
+
 
 class UnsafeFileError(ValueError):
-    """The file asks for something to be run that is not needed to read tensors."""
+    """The file asks for something that is not needed to read tensors."""
 
 
-@dataclass(frozen=True)
-class StoredTensor:
-    """Where a tensor lies in the archive; `read()` brings it into memory."""
+class StoredTensor(NamedTuple):
+    """Where a tensor lies in the archive: offset and stride are counted in values."""
 
-    path: Path
     entry: str
     dtype: str
-    offset: int  # all three counted in values
+    offset: int
     shape: tuple[int, ...]
     stride: tuple[int, ...]
 
-    def read(self) -> np.ndarray:
-        size = np.dtype("uint16" if self.dtype == "bfloat16" else self.dtype).itemsize
-        count = 1 + sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True)) if 0 not in self.shape else 0
-        with zipfile.ZipFile(self.path) as archive, archive.open(self.entry) as data:
-            data.seek(self.offset * size)
-            raw = bytearray(data.read(count * size))
-        if len(raw) != count * size:
-            raise ValueError(f"{self.path.name} is cut short: {self.entry} has {len(raw)} bytes, not {count * size}")
-        bfloat16 = self.dtype == "bfloat16"
-        values = from_bfloat16(np.frombuffer(raw, np.uint16)) if bfloat16 else np.frombuffer(raw, self.dtype)
-        return np.lib.stride_tricks.as_strided(values, self.shape, [s * values.itemsize for s in self.stride])
+    @property
+    def itemsize(self) -> int:
+        return 2 if self.dtype == "bfloat16" else np.dtype(self.dtype).itemsize
+
+    @property
+    def extent(self) -> int:
+        """From its first value to its last, how many values of the storage it spans."""
+        if 0 in self.shape:
+            return 0
+        return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True))
+
+
+def read_tensor(path: Path, tensor: StoredTensor) -> np.ndarray:
+    """Bring a tensor into memory."""
+    with zipfile.ZipFile(path) as archive, archive.open(tensor.entry) as data:
+        data.seek(tensor.offset * tensor.itemsize)
+        raw = bytearray(data.read(tensor.extent * tensor.itemsize))
+    if len(raw) != tensor.extent * tensor.itemsize:
+        raise ValueError(f"{path.name} is cut short: {tensor.entry} ends early")
+    bfloat16 = tensor.dtype == "bfloat16"
+    values = from_bfloat16(np.frombuffer(raw, np.uint16)) if bfloat16 else np.frombuffer(raw, tensor.dtype)
+    return np.lib.stride_tricks.as_strided(values, tensor.shape, [s * values.itemsize for s in tensor.stride])
 
 
 def from_bfloat16(halves: np.ndarray) -> np.ndarray:
@@ -52,12 +63,49 @@ def from_bfloat16(halves: np.ndarray) -> np.ndarray:
     return (halves.astype(np.uint32) << 16).view(np.float32)
 
 
+class _Fixed:
+    """A function as the pickle may call it, without attributes that it could rewrite."""
+
+    __slots__ = ("_function",)
+
+    _function: Callable[..., Any]
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        object.__setattr__(self, "_function", function)
+
+    def __call__(self, *args: Any) -> Any:
+        return self._function(*args)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise UnsafeFileError("the pickle tries to rewrite the reader")
+
+    def __setstate__(self, state: Any) -> None:
+        raise UnsafeFileError("the pickle tries to rewrite the reader")
+
+
+class _Storage(NamedTuple):
+    """Made by `persistent_load` alone, so that a tuple in the pickle cannot pass for one."""
+
+    entry: str
+    dtype: str
+
+
 class _Inert:
     """Stands for an object that is in the file and not wanted: it takes anything and does nothing."""
+
+    __slots__ = ()
 
     def __init__(self, *args: Any) -> None: ...
 
     def __setstate__(self, state: Any) -> None: ...
+
+    def __setitem__(self, key: Any, value: Any) -> None: ...
+
+    def append(self, item: Any) -> None: ...
+
+    def extend(self, items: Any) -> None: ...
+
+    def add(self, item: Any) -> None: ...
 
 
 _STORAGES = {
@@ -65,49 +113,61 @@ _STORAGES = {
     "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16", "CharStorage": "int8",
     "ByteStorage": "uint8", "BoolStorage": "bool",
 }  # fmt: skip
-_INERT = {
-    ("argparse", "Namespace"),
-    ("numpy", "dtype"),
-    ("numpy.core.multiarray", "scalar"),
-    ("numpy._core.multiarray", "scalar"),
-    ("_codecs", "encode"),
+_IGNORED = {  # what training scripts keep beside the weights
+    "argparse": {"Namespace"},
+    "numpy": {"dtype"},
+    "numpy.core.multiarray": {"scalar"},
+    "numpy._core.multiarray": {"scalar"},
+    "_codecs": {"encode"},
+    "builtins": {"set", "frozenset", "slice", "complex"},
+    "collections": {"Counter", "defaultdict", "deque"},
+    "pathlib": {"PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath", "Path"},
+    "torch": {"device", "float16", "float32", "float64", "bfloat16", "int64", "int32", "uint8", "bool"},
 }
 
 
 class _Unpickler(pickle.Unpickler):
     def __init__(self, archive: zipfile.ZipFile, path: Path, root: str) -> None:
         super().__init__(io.BytesIO(archive.read(f"{root}/data.pkl")))
-        self.path = path
-        self.root = root
+        self.path, self.root = path, root
+        self.sizes = {info.filename: info.file_size for info in archive.infolist()}
+        self.inert = type("Inert", (_Inert,), {"__slots__": ()})  # a class of this file's own
+        self.known: dict[tuple[str, str], Any] = {
+            ("collections", "OrderedDict"): OrderedDict,
+            ("torch", "Size"): _Fixed(tuple),
+            ("torch._utils", "_rebuild_tensor_v2"): _Fixed(self.tensor),
+            ("torch._utils", "_rebuild_parameter"): _Fixed(lambda tensor, *_: tensor),
+            ("torch._utils", "_rebuild_parameter_with_state"): _Fixed(lambda tensor, *_: tensor),
+        }
 
     def find_class(self, module: str, name: str) -> Any:
-        known: dict[tuple[str, str], Callable[..., Any]] = {
-            ("collections", "OrderedDict"): OrderedDict,
-            ("torch", "Size"): tuple,
-            ("torch._utils", "_rebuild_tensor_v2"): self.tensor,
-            ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor,
-        }
-        if (module, name) in known:
-            return known[module, name]
+        if (module, name) in self.known:
+            return self.known[module, name]
         if module == "torch" and name in _STORAGES:
             return _STORAGES[name]
-        if (module, name) in _INERT:
-            return _Inert
+        if name in _IGNORED.get(module, ()):
+            return self.inert
         raise UnsafeFileError(
-            f"{self.path.name} is refused: it asks for {module}.{name}, and only tensors and plain containers are read "
-            "from such files, because anything else could run code on this machine"
+            f"it asks for {module}.{name}, and only tensors and plain containers are read from such files, because "
+            "anything else could run code on this machine"
         )
 
-    def persistent_load(self, pid: Any) -> tuple[str, str]:
-        """A storage, as its entry in the archive and its dtype."""
+    def persistent_load(self, pid: Any) -> _Storage:
         kind, dtype, key, *_ = pid
-        if kind != "storage" or not isinstance(dtype, str):
-            raise UnsafeFileError(f"{self.path.name} is refused: it refers to {kind!r}, which is no tensor's storage")
-        return f"{self.root}/data/{key}", dtype
+        if kind != "storage" or dtype not in _STORAGES.values() or not isinstance(key, str):
+            raise UnsafeFileError(f"it refers to {str(kind)[:40]!r}, which is no tensor's storage")
+        return _Storage(f"{self.root}/data/{key}", dtype)
 
-    def tensor(self, storage: tuple[str, str], offset: int, shape: Any, stride: Any, *_: Any) -> StoredTensor:
-        entry, dtype = storage
-        return StoredTensor(self.path, entry, dtype, offset, tuple(shape), tuple(stride))
+    def tensor(self, storage: Any, offset: Any, shape: Any, stride: Any, *_: Any) -> StoredTensor:
+        whole = all(type(n) is int and n >= 0 for n in (offset, *shape, *stride))
+        if type(storage) is not _Storage or not whole or len(shape) != len(stride):
+            raise UnsafeFileError("it describes a tensor that cannot be")
+        result = StoredTensor(storage.entry, storage.dtype, offset, tuple(shape), tuple(stride))
+        if (offset + result.extent) * result.itemsize > self.sizes.get(storage.entry, 0):
+            raise UnsafeFileError(f"it describes a tensor that reaches beyond its storage {storage.entry}")
+        if int(np.prod(result.shape, dtype=object)) > max(1, result.extent) and 0 not in result.shape:
+            raise UnsafeFileError("it describes a tensor whose values overlap")
+        return result
 
 
 def read_pth(path: Path) -> Any:
@@ -116,25 +176,27 @@ def read_pth(path: Path) -> Any:
         with zipfile.ZipFile(path) as archive:
             pickles = [name for name in archive.namelist() if name.endswith("/data.pkl")]
             if len(pickles) != 1:
-                raise ValueError(f"{path.name}: this zip archive is not a PyTorch file, it has no data.pkl")
+                raise ValueError(f"it has {len(pickles)} data.pkl, and a PyTorch file has one")
+            if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
+                raise ValueError("its entries are compressed, which those of PyTorch are not")
+            if archive.getinfo(pickles[0]).file_size > MAX_PICKLE:
+                raise ValueError("its data.pkl is too large to be a description of tensors")
             return _Unpickler(archive, path, pickles[0].removesuffix("/data.pkl")).load()
     except zipfile.BadZipFile:
         raise ValueError(
             f"{path.name} is not a zip archive: it is damaged, cut short, or older than PyTorch 1.6 (load it there and "
             "save it again)"
         ) from None
-    except UnsafeFileError:
-        raise
-    except (pickle.UnpicklingError, EOFError, KeyError, AttributeError, TypeError, IndexError) as error:
-        raise ValueError(f"{path.name}: the pickle in this PyTorch file is damaged ({error})") from error
+    except UnsafeFileError as error:
+        raise UnsafeFileError(f"{path.name} is refused: {error}") from None
+    except Exception as error:  # a damaged pickle can fail in any way
+        raise ValueError(f"{path.name} is damaged or no PyTorch file ({str(error)[:200]})") from error
 
 
-def tensors_in(content: Any, entry: str | None = None) -> dict[str, StoredTensor]:
-    """The named tensors of a checkpoint: at its top, or under the given entry, "model", "state_dict" or "model_ema"."""
-    for key in ["model", "state_dict", "model_ema"] if entry is None else [entry]:
-        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
-            content = content[key]
-            break
-    if not isinstance(content, Mapping):
-        return {}
-    return {str(name): value for name, value in content.items() if isinstance(value, StoredTensor)}
+def tensors_in(content: Any, entries: tuple[str, ...]) -> dict[str, StoredTensor] | None:
+    """The named tensors under the first of these entries of a checkpoint; "" is its top. None if it has no such."""
+    for entry in entries:
+        found = content if entry == "" else content.get(entry) if isinstance(content, Mapping) else None
+        if isinstance(found, Mapping):
+            return {name: t for name, t in found.items() if type(name) is str and isinstance(t, StoredTensor)}
+    return None

@@ -8,10 +8,11 @@ images for it.
 from __future__ import annotations
 
 import json
+import math
 import os
 import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ from safetensors.numpy import save_file
 from autograd.backend import to_device
 
 from .models.cait import CaiT
-from .pth import from_bfloat16, read_pth, tensors_in
+from .pth import from_bfloat16, read_pth, read_tensor, tensors_in
 
-FORMATS = (".safetensors", ".npz", ".pth")
+FORMATS = (".safetensors", ".npz", ".pth", ".pt")
+PLAIN_ENTRIES, EMA_ENTRIES = ("model", "state_dict", ""), ("model_ema", "state_dict_ema")  # of training checkpoints
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "U8": "u1", "BOOL": "?"}
 MAX_HEADER = 100_000_000  # bytes; the format's own limit
 
@@ -41,70 +43,85 @@ class Info:
 
 @dataclass
 class WeightFile:
-    """An open file: shapes are known, values are read one tensor at a time."""
+    """An open file: names and shapes are known, values are read one tensor at a time."""
 
     path: Path
     shapes: dict[str, tuple[int, ...]]
     read: Callable[[str], np.ndarray]
     info: Info | None = None
+    verify: Callable[[], None] = lambda: None  # raises if values cannot be read; after it, `read` works
 
 
 def open_weights(path: str | Path, ema: bool = False) -> WeightFile:
-    """Look into a weights file. `ema` takes the averaged weights of a training checkpoint, where it has both."""
+    """Look into a weights file. `ema` takes the averaged weights of a PyTorch training checkpoint."""
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"there is no weights file {path}")
     if path.suffix not in FORMATS:
         raise ValueError(f"{path.name}: expected a file that ends in {', '.join(FORMATS)}")
-    opened = {".safetensors": _open_safetensors, ".npz": _open_npz, ".pth": _open_pth}[path.suffix](path, ema)
+    if path.suffix in (".pth", ".pt"):
+        opened = _open_pth(path, ema)
+    elif ema:
+        raise ValueError(f"{path.name}: only training checkpoints of PyTorch have averaged weights beside the others")
+    else:
+        opened = _open_npz(path) if path.suffix == ".npz" else _open_safetensors(path)
     if not opened.shapes:
         raise ValueError(f"{path.name} holds no tensors")
     # "module." is what PyTorch's data parallelism puts in front of every name
     full = {name.removeprefix("module."): name for name in opened.shapes}
     shapes = {name: opened.shapes[original] for name, original in full.items()}
-    return WeightFile(path, shapes, lambda name: opened.read(full[name]), opened.info)
+    return replace(opened, shapes=shapes, read=lambda name: opened.read(full[name]))
 
 
 def load_weights(model: CaiT, path: str | Path, new_head: bool = False, ema: bool = False) -> None:
     """Read a weights file into a model.
 
-    Position embeddings of another image size are resized. `new_head` keeps the model's own head where the file's is for
-    another number of classes; without it, that is an error. Nothing is changed unless all of it fits.
+    Position embeddings of another image size are resized. `new_head` keeps the model's own head where the file has none
+    or one for another number of classes; without it, that is an error. Nothing is changed unless all of it fits.
     """
     file = open_weights(path, ema)
     own = dict(model.named_parameters())
-    convert: dict[str, Callable[[np.ndarray], np.ndarray]] = {}
-    skipped: set[str] = set()
-    classes, file_classes = model.config["num_classes"], file.shapes.get("head.weight", (0,))[0]
-    if "head.weight" in file.shapes and classes != file_classes:
-        if not new_head:
-            raise ValueError(
-                f"{file.path.name} is for {file_classes} classes, the model has {classes}: create it with "
-                f"num_classes={file_classes}, or pass new_head=True to start with a new head"
-            )
-        skipped = {"head.weight", "head.bias"}
-    if "pos_embed" in file.shapes and file.shapes["pos_embed"] != own["pos_embed"].shape:
-        convert["pos_embed"] = _resizer(file, model)
-
-    problems = [f"{name} is missing" for name in own if name not in file.shapes]
+    skipped = _skipped_head(file, model, new_head)
+    resize = _resizer(file, model)
+    problems = [f"{name} is missing" for name in own if name not in file.shapes and name not in skipped]
     problems += [f"{name} is unknown" for name in file.shapes if name not in own]
     problems += [
         f"{name} must have shape {own[name].shape}, got {shape}"
         for name, shape in file.shapes.items()
-        if name in own and name not in skipped and name not in convert and shape != own[name].shape
+        if name in own and name not in skipped and shape != own[name].shape and not (name == "pos_embed" and resize)
     ]
     if problems:
         more = f"; and {len(problems) - 4} more" if len(problems) > 4 else ""
         raise ValueError(f"{file.path.name} does not fit the model: {'; '.join(problems[:4])}{more}")
+    file.verify()
     for name, parameter in own.items():
         if name not in skipped:
             value = file.read(name)
-            if name in convert:
-                value = convert[name](value)
+            if name == "pos_embed" and resize is not None:
+                value = resize(value)
             parameter.data[...] = to_device(value.astype(parameter.dtype, copy=False), parameter.device)
 
 
-def save_weights(model: CaiT, path: str | Path, class_names: Sequence[str] | None = None, **preprocessing: Any) -> None:
+def _skipped_head(file: WeightFile, model: CaiT, new_head: bool) -> set[str]:
+    """The parameters that the model keeps as they are."""
+    shape = file.shapes.get("head.weight")
+    classes = model.config["num_classes"]
+    if shape is not None and len(shape) == 2 and shape[0] != classes and not new_head:
+        raise ValueError(
+            f"{file.path.name} is for {shape[0]} classes, the model has {classes}: create it with "
+            f"num_classes={shape[0]}, or pass new_head=True to start with a new head"
+        )
+    return {"head.weight", "head.bias"} if new_head and (shape is None or shape[:1] != (classes,)) else set()
+
+
+def save_weights(
+    model: CaiT,
+    path: str | Path,
+    class_names: Sequence[str] | None = None,
+    mean: Sequence[float] = Info.mean,
+    std: Sequence[float] = Info.std,
+    crop_ratio: float = Info.crop_ratio,
+) -> None:
     """Write `.safetensors` from which `load_model` builds the model again.
 
     `mean`, `std` and `crop_ratio` tell how images were prepared; they default to CaiT's. The file appears under its
@@ -113,26 +130,26 @@ def save_weights(model: CaiT, path: str | Path, class_names: Sequence[str] | Non
     path = Path(path)
     if path.suffix != ".safetensors":
         raise ValueError(f"{path.name}: weights are written as .safetensors")
-    names = None if class_names is None else list(class_names)
+    if not path.parent.is_dir():
+        raise ValueError(f"there is no folder {path.parent}")
+    if isinstance(class_names, str):
+        raise ValueError("class_names must be a list of names, got one string")
+    names = None if class_names is None else [str(name) for name in class_names]
     if names is not None and len(names) != model.config["num_classes"]:
         raise ValueError(f"{len(names)} class names do not fit a model with {model.config['num_classes']} classes")
-    info = Info(model.config, names, **preprocessing)
+    info = Info(model.config, names, tuple(map(float, mean)), tuple(map(float, std)), float(crop_ratio))
     tensors = {name: np.ascontiguousarray(value) for name, value in model.state_dict().items()}
     unfinished = path.with_name(f".{path.name}.tmp")
     try:
+        unfinished.touch()
+        usual = unfinished.stat().st_mode  # the library would make it readable by its owner only
         save_file(tensors, unfinished, {"format": "np", "minicait": json.dumps(asdict(info))})
-        unfinished.chmod(0o666 & ~_umask())  # the library makes it readable by its owner only
+        unfinished.chmod(usual)
         with unfinished.open("rb") as written:
             os.fsync(written.fileno())
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)  # there is no other way to ask
-    os.umask(mask)
-    return mask
 
 
 def load_model(path: str | Path) -> tuple[CaiT, Info]:
@@ -170,21 +187,27 @@ def bicubic(old: int, new: int) -> np.ndarray:
     return matrix
 
 
-def _resizer(file: WeightFile, model: CaiT) -> Callable[[np.ndarray], np.ndarray]:
-    """What turns the file's position embeddings into the model's."""
-    shape, size, patch = file.shapes["pos_embed"], model.config["img_size"], model.config["patch_size"]
-    new = (size[0] // patch, size[1] // patch)
-    if file.info is not None:
-        height, width = file.info.config["img_size"]
-        old = (height // file.info.config["patch_size"], width // file.info.config["patch_size"])
-    else:
-        old = (round(shape[1] ** 0.5),) * 2
-    if len(shape) != 3 or old[0] * old[1] != shape[1] or shape[2] != model.config["dim"]:
-        raise ValueError(f"{file.path.name} does not fit: pos_embed of shape {shape} cannot be resized to {new}")
-    return lambda pos_embed: resize_positions(pos_embed, old, new)
+def _resizer(file: WeightFile, model: CaiT) -> Callable[[np.ndarray], np.ndarray] | None:
+    """What turns the file's position embeddings into the model's, if their grids of patches differ."""
+    shape = file.shapes.get("pos_embed", ())
+    new = _grid(model.config)
+    if len(shape) != 3 or shape[0] != 1 or shape[2] != model.config["dim"] or not shape[1]:
+        return None  # not positions: it will be said that the shape does not fit
+    root = math.isqrt(shape[1])
+    square = (root, root) if root * root == shape[1] else new  # as the published models are
+    old = square if file.info is None else _grid(file.info.config)
+    if old[0] * old[1] != shape[1]:
+        raise ValueError(f"{file.path.name} does not fit: {shape[1]} positions are not a grid of {old[0]} x {old[1]}")
+    return None if old == new else lambda pos_embed: resize_positions(pos_embed, old, new)
 
 
-def _open_safetensors(path: Path, ema: bool) -> WeightFile:
+def _grid(config: dict[str, Any]) -> tuple[int, int]:
+    """Rows and columns of patches."""
+    height, width = config["img_size"]
+    return height // config["patch_size"], width // config["patch_size"]
+
+
+def _open_safetensors(path: Path) -> WeightFile:
     """Eight bytes of length, a JSON header, then the values.
 
     Read here and not through the library, which maps the file into memory: a large model would count twice.
@@ -199,11 +222,11 @@ def _open_safetensors(path: Path, ema: bool) -> WeightFile:
         end = path.stat().st_size - 8 - length
         entries = {name: (DTYPES[e["dtype"]], tuple(e["shape"]), *e["data_offsets"]) for name, e in header.items()}
         for name, (dtype, shape, first, last) in entries.items():
-            values = int(np.prod(shape, dtype=np.int64))
-            if not 0 <= first <= last <= end or last - first != values * np.dtype(dtype).itemsize:
+            size = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
+            if min(shape, default=0) < 0 or not 0 <= first <= last <= end or last - first != size:
                 raise ValueError(f"{name} lies outside of the file")
-        info = Info(**json.loads(metadata["minicait"])) if "minicait" in metadata else None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        info = _info(metadata["minicait"]) if "minicait" in metadata else None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path.name} is damaged or no safetensors file ({error})") from error
 
     def read(name: str) -> np.ndarray:
@@ -215,7 +238,17 @@ def _open_safetensors(path: Path, ema: bool) -> WeightFile:
     return WeightFile(path, {name: shape for name, (_, shape, _, _) in entries.items()}, read, info)
 
 
-def _open_npz(path: Path, ema: bool) -> WeightFile:
+def _info(text: str) -> Info:
+    """Our metadata. Entries that a later version may add are left aside."""
+    content = json.loads(text)
+    info = Info(
+        **{key: content[key] for key in ("config", "class_names", "mean", "std", "crop_ratio") if key in content}
+    )
+    CaiT.check_config(info.config)
+    return info
+
+
+def _open_npz(path: Path) -> WeightFile:
     def read(name: str) -> np.ndarray:
         with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as entry:
             return np.lib.format.read_array(entry, allow_pickle=False)
@@ -224,16 +257,33 @@ def _open_npz(path: Path, ema: bool) -> WeightFile:
         with archive.open(name) as entry:
             version = np.lib.format.read_magic(entry)
             header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            return tuple(header(entry)[0])
+            size, _, dtype = header(entry)
+        if dtype.kind not in "biuf":
+            raise ValueError(f"{name} has dtype {dtype}, not numbers")
+        return tuple(size)
 
     try:
         with zipfile.ZipFile(path) as archive:
             shapes = {name.removesuffix(".npy"): shape(archive, name) for name in archive.namelist()}
     except (ValueError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path.name} is damaged or no NumPy archive ({error})") from error
-    return WeightFile(path, shapes, read)
+    return WeightFile(path, shapes, read, verify=lambda: _verify_zip(path))
 
 
 def _open_pth(path: Path, ema: bool) -> WeightFile:
-    tensors = tensors_in(read_pth(path), "model_ema" if ema else None)
-    return WeightFile(path, {name: t.shape for name, t in tensors.items()}, lambda name: tensors[name].read())
+    tensors = tensors_in(read_pth(path), EMA_ENTRIES if ema else PLAIN_ENTRIES)
+    if tensors is None:
+        raise ValueError(f"{path.name} has no {'averaged ' if ema else ''}weights in it")
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    return WeightFile(path, shapes, lambda name: read_tensor(path, tensors[name]), verify=lambda: _verify_zip(path))
+
+
+def _verify_zip(path: Path) -> None:
+    """Read everything once and compare checksums, so that a model is not half loaded when a value is damaged."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            broken = archive.testzip()
+    except (zipfile.BadZipFile, EOFError) as error:
+        raise ValueError(f"{path.name} is damaged ({error})") from error
+    if broken is not None:
+        raise ValueError(f"{path.name} is damaged: the checksum of {broken} is wrong")

@@ -1,4 +1,4 @@
-"""Attention over heads, forward and backward, without copies of q, k and v: heads are views into them.
+"""Attention over heads, forward and backward. Heads are views into q, k and v, not copies.
 
 Shapes: q (B, M, d), k and v (B, N, d), with d = heads * c; inside, (B, heads, M, c) and maps (B, heads, M, N).
 Of the maps only the softmax is kept for backward; the scores before it cost one product to make again.
@@ -15,12 +15,14 @@ from .total import total
 
 def split_heads(x: Array, heads: int) -> Array:
     """(B, N, heads * c) seen as (B, heads, N, c)."""
-    return x.reshape(*x.shape[:2], heads, -1).transpose(0, 2, 1, 3)
+    batch, tokens, width = x.shape
+    return x.reshape(batch, tokens, heads, width // heads).transpose(0, 2, 1, 3)
 
 
 def join_heads(x: Array) -> Array:
     """(B, heads, N, c) as (B, N, heads * c)."""
-    return x.transpose(0, 2, 1, 3).reshape(x.shape[0], x.shape[2], -1)
+    batch, heads, tokens, size = x.shape
+    return x.transpose(0, 2, 1, 3).reshape(batch, tokens, heads * size)
 
 
 def scale_of(head: Array) -> float:
@@ -45,16 +47,21 @@ def attention_grad(g: Array, q: Array, k: Array, v: Array, maps: Array) -> tuple
 
 def mix_heads(maps: Array, weight: Array, bias: Array) -> Array:
     """A linear layer over the head axis of (B, heads, M, N): one small matrix times heads seen as (heads, M * N)."""
-    flat = weight @ maps.reshape(*maps.shape[:2], -1)
+    flat = weight @ _flat(maps)
     flat += bias[:, None]
-    return flat.reshape(maps.shape[0], -1, *maps.shape[2:])
+    return flat.reshape(maps.shape)
 
 
 def mix_heads_grad(g: Array, maps: Array, weight: Array) -> tuple[Array, Array, Array]:
     """Gradients for maps, weight and bias."""
-    flat_g, flat = (x.reshape(*x.shape[:2], -1) for x in (g, maps))
+    flat_g, flat = _flat(g), _flat(maps)
     dw = total(flat_g @ flat.swapaxes(-1, -2), 0)
     return (weight.T @ flat_g).reshape(maps.shape), dw, total(flat_g, (0, 2))
+
+
+def _flat(maps: Array) -> Array:
+    batch, heads, queries, keys = maps.shape
+    return maps.reshape(batch, heads, queries * keys)
 
 
 def talking_heads(

@@ -6,10 +6,12 @@ In the second, two layers long, the patches are frozen, and a class token gather
 
 from __future__ import annotations
 
+from numbers import Integral
+from operator import index
 from typing import Any
 
 from autograd import Tensor, ops
-from autograd.backend import FLOATS, constant
+from autograd.backend import constant
 from autograd.random import Stream
 
 from ..nn import (
@@ -26,6 +28,9 @@ from ..nn import (
 )
 from ..nn.layers import truncated_normal
 from ..nn.record import observe_residual
+
+_SIZES = {"num_classes": 1, "patch_size": 1, "dim": 1, "depth": 0, "heads": 1, "depth_token_only": 1}  # and the least
+_NUMBERS = ("layer_scale", "drop_path_rate", "mlp_ratio")
 
 
 class SelfAttentionBlock(Module):
@@ -101,19 +106,15 @@ class CaiT(Module):
         mlp_ratio: float = 4.0,
         seed: int = 0,
     ) -> None:
-        height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
-        if height % patch_size or width % patch_size or height < 1 or width < 1:
-            raise ValueError(f"CaiT: an image of {height} x {width} does not divide into patches of {patch_size}")
-        if dim % heads:
-            raise ValueError(f"CaiT: dim {dim} does not divide into {heads} heads")
-        if not 0 <= drop_path_rate < 1:
-            raise ValueError(f"CaiT: drop_path_rate must be in [0, 1), got {drop_path_rate}")
+        sizes: Any = [img_size, img_size] if isinstance(img_size, Integral) else img_size
         self.config: dict[str, Any] = {
-            "num_classes": num_classes, "img_size": [height, width], "patch_size": patch_size, "dim": dim,
+            "num_classes": num_classes, "img_size": sizes, "patch_size": patch_size, "dim": dim,
             "depth": depth, "heads": heads, "depth_token_only": depth_token_only, "layer_scale": layer_scale,
             "drop_path_rate": drop_path_rate, "mlp_ratio": mlp_ratio,
         }  # fmt: skip
-        stream = Stream(seed, "init")
+        self.check_config(self.config)
+        height, width = self.config["img_size"]
+        stream = Stream(seed, "cait")
         patches = (height // patch_size) * (width // patch_size)
         self.cls_token = Parameter(truncated_normal((1, 1, dim), stream.named("cls_token")))
         self.pos_embed = Parameter(truncated_normal((1, patches, dim), stream.named("pos_embed")))
@@ -128,6 +129,29 @@ class CaiT(Module):
         ]
         self.norm = LayerNorm(dim)
         self.head = Linear(dim, num_classes, stream=stream.named("head"))
+
+    @staticmethod
+    def check_config(config: dict[str, Any]) -> None:
+        """Raise ValueError unless a CaiT can be built so. NumPy's numbers become Python's, so that it can be saved."""
+        if not isinstance(config, dict) or set(config) != set(_SIZES) | {"img_size"} | set(_NUMBERS):
+            raise ValueError("CaiT: this configuration is not that of a CaiT")
+        try:
+            config["img_size"] = [index(side) for side in config["img_size"]]
+            config.update({name: index(config[name]) for name in _SIZES})
+            config.update({name: float(config[name]) for name in _NUMBERS})
+            height, width = config["img_size"]
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"CaiT: sizes must be numbers, and img_size one or two of them ({error})") from None
+        for name, least in _SIZES.items():
+            if config[name] < least:
+                raise ValueError(f"CaiT: {name} must be at least {least}, got {config[name]}")
+        patch, dim, heads = config["patch_size"], config["dim"], config["heads"]
+        if height % patch or width % patch or min(height, width) < 1:
+            raise ValueError(f"CaiT: an image of {height} x {width} does not divide into patches of {patch}")
+        if dim % heads:
+            raise ValueError(f"CaiT: dim {dim} does not divide into {heads} heads")
+        if not 0 <= config["drop_path_rate"] < 1:
+            raise ValueError(f"CaiT: drop_path_rate must be in [0, 1), got {config['drop_path_rate']}")
 
     def forward(self, images: Any) -> Tensor:
         return self.head(self.features(images))
@@ -147,10 +171,13 @@ class CaiT(Module):
         if not isinstance(images, Tensor):
             images = Tensor(constant(images, like=self.pos_embed.data))
         height, width = self.config["img_size"]
-        if images.dtype not in FLOATS or images.ndim != 4 or images.shape[1:] != (3, height, width):
+        if images.dtype != self.pos_embed.dtype:
+            wanted = self.pos_embed.dtype
+            raise ValueError(f"CaiT: images must be normalised, in {wanted} as the weights, got {images.dtype}")
+        if images.ndim != 4 or images.shape[1:] != (3, height, width):
             raise ValueError(
-                f"CaiT: this model takes normalised float images of shape (B, 3, {height}, {width}), got "
-                f"{images.dtype} of {images.shape}; resize them, or create the model with another img_size"
+                f"CaiT: this model takes images of shape (B, 3, {height}, {width}), got {images.shape}; resize them, "
+                "or create the model with another img_size"
             )
         return images
 

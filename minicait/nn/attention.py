@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autograd import Tensor, ops
+from autograd import Tensor, ops, random
 from autograd.random import Stream
 
 from .layers import Linear
@@ -15,7 +15,8 @@ from .record import observer
 class MultiHeadAttention(Module):
     """SA: every token looks at every token. softmax(q k^T / sqrt(d/h)) v for each head, then a projection."""
 
-    def __init__(self, dim: int, heads: int, stream: Stream = Stream()) -> None:
+    def __init__(self, dim: int, heads: int, stream: Stream | None = None) -> None:
+        stream = stream or random.unnamed()
         self.heads = heads
         self.qkv = Linear(dim, 3 * dim, stream=stream.named("qkv"))
         self.proj = Linear(dim, dim, stream=stream.named("proj"))
@@ -31,7 +32,8 @@ class MultiHeadAttention(Module):
 class TalkingHeadsAttention(Module):
     """SA whose heads talk: `proj_l` mixes the score maps of the heads before the softmax, `proj_w` those after it."""
 
-    def __init__(self, dim: int, heads: int, stream: Stream = Stream()) -> None:
+    def __init__(self, dim: int, heads: int, stream: Stream | None = None) -> None:
+        stream = stream or random.unnamed()
         self.qkv = Linear(dim, 3 * dim, stream=stream.named("qkv"))
         self.proj = Linear(dim, dim, stream=stream.named("proj"))
         self.proj_l = Linear(heads, heads, stream=stream.named("proj_l"))
@@ -56,7 +58,8 @@ class ClassAttention(Module):
     out = W_o A V + b_o                    (9)
     """
 
-    def __init__(self, dim: int, heads: int, stream: Stream = Stream()) -> None:
+    def __init__(self, dim: int, heads: int, stream: Stream | None = None) -> None:
+        stream = stream or random.unnamed()
         self.heads = heads
         self.q = Linear(dim, dim, stream=stream.named("q"))
         self.k = Linear(dim, dim, stream=stream.named("k"))

@@ -1,4 +1,8 @@
-"""The small layers. Weights are drawn from a stream, as in the reference: normal with deviation 0.02, biases zero."""
+"""The small layers.
+
+Weights are drawn as in the reference: normal with deviation 0.02, biases zero. They come from the stream that a layer
+is given, so that a model's weights depend on its seed and their names alone; a layer that is given none gets its own.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,8 @@ def truncated_normal(shape: tuple[int, ...], stream: Stream) -> np.ndarray:
 class Linear(Module):
     """y = x W^T + b, with W stored (out, in)."""
 
-    def __init__(self, inputs: int, outputs: int, bias: bool = True, stream: Stream = Stream()) -> None:
+    def __init__(self, inputs: int, outputs: int, bias: bool = True, stream: Stream | None = None) -> None:
+        stream = stream or random.unnamed()
         self.weight = Parameter(truncated_normal((outputs, inputs), stream.named("weight")))
         self.bias = Parameter(np.zeros(outputs, np.float32)) if bias else None
 
@@ -69,7 +74,8 @@ class LayerScale(Parameter):
 class Mlp(Module):
     """The feed-forward network FFN of eq. 4: fc2(GELU(fc1(x)))."""
 
-    def __init__(self, dim: int, hidden: int, stream: Stream = Stream()) -> None:
+    def __init__(self, dim: int, hidden: int, stream: Stream | None = None) -> None:
+        stream = stream or random.unnamed()
         self.fc1 = Linear(dim, hidden, stream=stream.named("fc1"))
         self.fc2 = Linear(hidden, dim, stream=stream.named("fc2"))
 
@@ -80,15 +86,17 @@ class Mlp(Module):
 class Dropout(Module):
     """In training, drops values with probability `rate`. `purpose` names the random stream, one for each layer."""
 
+    drop = staticmethod(ops.dropout)
+
     def __init__(self, rate: float, purpose: str) -> None:
         self.rate = rate
         self.purpose = purpose
 
     def forward(self, x: Any) -> Tensor:
-        stream = random.current()
-        if not self.training or self.rate == 0 or stream is None:
+        if not self.training or self.rate == 0:
             return as_tensor(x)
-        return ops.dropout(x, self.rate, stream.named(self.purpose))
+        stream = random.current() or self.next_stream()
+        return self.drop(x, self.rate, stream.named(self.purpose))
 
     def describe(self) -> str:
         return f"{self.rate}"
@@ -97,11 +105,7 @@ class Dropout(Module):
 class DropPath(Dropout):
     """Stochastic depth: in training, drops the whole residual branch of a sample with probability `rate`."""
 
-    def forward(self, x: Any) -> Tensor:
-        stream = random.current()
-        if not self.training or self.rate == 0 or stream is None:
-            return as_tensor(x)
-        return ops.drop_path(x, self.rate, stream.named(self.purpose))
+    drop = staticmethod(ops.drop_path)
 
 
 class PatchEmbed(Module):
@@ -115,7 +119,8 @@ class PatchEmbed(Module):
     Tokens are in reading order. The weight keeps the convolution's shape (dim, C, p, p).
     """
 
-    def __init__(self, patch_size: int, dim: int, channels: int = 3, stream: Stream = Stream()) -> None:
+    def __init__(self, patch_size: int, dim: int, channels: int = 3, stream: Stream | None = None) -> None:
+        stream = stream or random.unnamed()
         self.patch_size = patch_size
         self.proj = PatchProjection(patch_size, dim, channels, stream.named("proj"))
 

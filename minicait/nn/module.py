@@ -36,11 +36,13 @@ class Module:
     def __call__(self, *args: Any) -> Tensor:
         if not self.training or random.current() is not None:
             return self.forward(*args)
-        # Nobody said which random numbers to use: every call of the outermost module in training gets new ones.
-        stream = random.Stream(purpose="unnamed", step=self._calls)
-        self._calls += 1
-        with random.using(stream):
+        with random.using(self.next_stream()):
             return self.forward(*args)
+
+    def next_stream(self) -> random.Stream:
+        """Random numbers for a call in training where nobody said which: new ones for every call."""
+        self._calls += 1
+        return random.Stream(purpose="unnamed", step=self._calls)
 
     # ---- the tree
 
@@ -108,22 +110,22 @@ class Module:
         strict=False allows names that are missing or too many; shapes must always fit.
         """
         own = dict(self.named_parameters())
-        shapes = {name: tuple(np.shape(mapping[name])) for name in own if name in mapping}
+        values = {name: np.asarray(mapping[name]) for name in own if name in mapping}
         problems = [
-            f"{name} must have shape {own[name].shape}, got {shape}"
-            for name, shape in shapes.items()
-            if shape != own[name].shape
+            f"{name} must have shape {own[name].shape}, got {value.shape}"
+            for name, value in values.items()
+            if value.shape != own[name].shape
         ]
+        problems += [f"{name} is not numbers but {v.dtype}" for name, v in values.items() if v.dtype.kind not in "biuf"]
         if strict:
             problems += _listed("missing", [name for name in own if name not in mapping])
             problems += _listed("unexpected", [name for name in mapping if name not in own])
         if problems:
             more = f" (and {len(problems) - 5} more)" if len(problems) > 5 else ""
             raise ValueError(f"{type(self).__name__}: the weights do not fit: {'; '.join(problems[:5])}{more}")
-        for name in shapes:
+        for name, value in values.items():
             parameter = own[name]
-            value = np.asarray(mapping[name], dtype=parameter.dtype)
-            parameter.data[...] = to_device(value, parameter.device)
+            parameter.data[...] = to_device(value.astype(parameter.dtype, copy=False), parameter.device)
 
     # ---- for people
 

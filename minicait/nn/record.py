@@ -55,7 +55,8 @@ class Record:
     residual: dict[str, Residual] = field(default_factory=dict)
 
 
-_listening: ContextVar[tuple[Record, dict[int, str]] | None] = ContextVar("minicait_record", default=None)
+_Listener = tuple[Record, dict[int, str]]  # and the names of the layers that it listens to, by their id
+_listening: ContextVar[tuple[_Listener, ...]] = ContextVar("minicait_record", default=())
 
 
 @contextmanager
@@ -63,7 +64,7 @@ def record(model: Module) -> Iterator[Record]:
     """Keep the attention maps and residual branches of `model`: with record(model) as r: model(images)."""
     names = {id(module): name for name, module in model.named_modules()}
     result = Record()
-    token = _listening.set((result, names))
+    token = _listening.set((*_listening.get(), (result, names)))
     try:
         yield result
     finally:
@@ -72,26 +73,25 @@ def record(model: Module) -> Iterator[Record]:
 
 def observer(layer: Module, of_class_token: bool = False) -> Callable[..., None] | None:
     """What an attention layer hands to its operation, or None when nobody listens."""
-    listening = _listening.get()
-    if listening is None or id(layer) not in listening[1]:
+    listeners = [(result, names[id(layer)]) for result, names in _listening.get() if id(layer) in names]
+    if not listeners:
         return None
-    result, names = listening
-    name = names[id(layer)]
 
     def observe(maps: Array, mixed: Array | None = None) -> None:
         before = to_device(maps, "cpu")
-        if of_class_token:
-            result.class_attention[name] = before
-        else:
-            result.attention[name] = Attention(before, before if mixed is None else to_device(mixed, "cpu"))
+        after = before if mixed is None else to_device(mixed, "cpu")
+        for result, name in listeners:
+            if of_class_token:
+                result.class_attention[name] = before
+            else:
+                result.attention[name] = Attention(before, after)
 
     return observe
 
 
 def observe_residual(block: Module, part: str, main: Any, branch: Tensor) -> None:
     """Offer the two sides of an addition: `part` is the name of the layer that made the branch."""
-    listening = _listening.get()
-    if listening is not None and id(block) in listening[1]:
-        result, names = listening
-        name = f"{names[id(block)]}.{part}" if names[id(block)] else part
-        result.residual[name] = Residual(main.numpy(), branch.numpy())
+    for result, names in _listening.get():
+        if id(block) in names:
+            name = f"{names[id(block)]}.{part}" if names[id(block)] else part
+            result.residual[name] = Residual(main.numpy(), branch.numpy())

@@ -28,12 +28,12 @@ def test_weights_info(tmp_path, capsys):
     minicait.save_weights(model, tmp_path / "w.safetensors", ["cat", "dog", "owl"])
     assert main(["weights", "info", str(tmp_path / "w.safetensors")]) == 0
     text = capsys.readouterr().out
-    assert "they fit cait_tiny_32" in text and "classes: cat, dog, owl" in text and "pos_embed" in text
+    assert "the sizes of cait_tiny_32" in text and "classes: cat, dog, owl" in text and "pos_embed" in text
     assert main(["weights", "info", str(tmp_path / "w.safetensors"), "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert content["info"]["config"]["dim"] == 96 and content["tensors"]["head.bias"] == [3]
     assert main(["weights", "info", str(FOLDER / "deep.pth")]) == 0
-    assert "they fit no model of the table" in capsys.readouterr().out
+    assert "the sizes of no model of the table" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

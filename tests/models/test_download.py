@@ -10,8 +10,9 @@ from safetensors.numpy import save_file
 
 import minicait
 from minicait.download import DownloadError, cache_directory, download
-from minicait.published import get_weights
-from tests.golden.recipe import random_weights
+from minicait.models.cait import CaiT
+from minicait.published import _shapes, get_weights
+from tests.golden.recipe import FOLDER, MODELS, random_weights
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
 NAME = "cait_xxs24_224"
@@ -27,6 +28,7 @@ class Server(ThreadingHTTPServer):
         self.headers = {}
         self.cut = None
         self.ranges = True
+        self.tags = True
         self.log = []
         self.url = f"http://127.0.0.1:{self.server_port}"
 
@@ -47,11 +49,17 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(404)
             return
         content = server.files[self.path]
-        start = int(asked.removeprefix("bytes=").rstrip("-")) if asked and server.ranges else 0
+        tag = f'"{hashlib.md5(content).hexdigest()}"'
+        resume = asked and server.ranges and self.headers.get("If-Range") in (None, tag)
+        start = int(asked.removeprefix("bytes=").rstrip("-")) if resume else 0
         if start >= len(content):
             self.send_error(416)
             return
-        self.send_response(206 if asked and server.ranges else 200)
+        self.send_response(206 if resume else 200)
+        if server.tags:
+            self.send_header("ETag", tag)
+        if resume:
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
         self.send_header("Content-Length", str(len(content) - start))
         for name, value in server.headers.items():
             self.send_header(name, value)
@@ -82,7 +90,7 @@ def test_a_file_arrives_whole(server, tmp_path):
 @pytest.mark.parametrize("ranges", [True, False])
 def test_a_cut_download_goes_on_where_it_stopped(server, tmp_path, ranges):
     server.cut, server.ranges = 100_000, ranges
-    with pytest.raises(DownloadError, match=r"ended early: 300,000 bytes were promised; run the command again"):
+    with pytest.raises(DownloadError, match=r"ended early, after 100,000 of 300,000 bytes; run the command again"):
         download(f"{server.url}/file", tmp_path / "file")
     assert not (tmp_path / "file").exists() and (tmp_path / "file.part").stat().st_size == 100_000
     server.cut = None
@@ -90,14 +98,35 @@ def test_a_cut_download_goes_on_where_it_stopped(server, tmp_path, ranges):
     assert server.log[-1] == ("/file", "bytes=100000-")
 
 
-def test_a_part_that_is_complete_is_recognised(server, tmp_path):
+@pytest.mark.parametrize("tagged", [True, False])
+@pytest.mark.parametrize("length", [100_000, 300_000, 400_000])
+def test_a_part_of_something_else_is_not_continued(server, tmp_path, length, tagged):
+    """Left from another version of the file: shorter, as long, or longer."""
+    (tmp_path / "file.part").write_bytes(bytes(length))
+    if tagged:
+        (tmp_path / "file.part.etag").write_text('"of another version"')
+    assert download(f"{server.url}/file", tmp_path / "file").read_bytes() == CONTENT
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_complete_part_is_as_good_as_none(server, tmp_path):
+    tag = f'"{hashlib.md5(CONTENT).hexdigest()}"'
     (tmp_path / "file.part").write_bytes(CONTENT)
-    good = hashlib.sha256(CONTENT).hexdigest()
-    assert download(f"{server.url}/file", tmp_path / "file", sha256=good, size=len(CONTENT)).read_bytes() == CONTENT
+    (tmp_path / "file.part.etag").write_text(tag)
+    assert download(f"{server.url}/file", tmp_path / "file").read_bytes() == CONTENT
+
+
+def test_without_tags_a_download_starts_anew(server, tmp_path):
+    server.tags, server.cut = False, 100_000
+    with pytest.raises(DownloadError, match="ended early"):
+        download(f"{server.url}/file", tmp_path / "file")
+    server.cut = None
+    assert download(f"{server.url}/file", tmp_path / "file").read_bytes() == CONTENT
+    assert server.log[-1] == ("/file", None)
 
 
 def test_a_wrong_hash_is_refused_and_deleted(server, tmp_path):
-    with pytest.raises(DownloadError, match=r"arrived damaged: its SHA-256 is not 0000"):
+    with pytest.raises(DownloadError, match=r"arrived damaged: its size or SHA-256 is wrong"):
         download(f"{server.url}/file", tmp_path / "file", sha256="0" * 64)
     assert list(tmp_path.iterdir()) == []
     good = hashlib.sha256(CONTENT).hexdigest()
@@ -106,7 +135,7 @@ def test_a_wrong_hash_is_refused_and_deleted(server, tmp_path):
 
 def test_the_hash_that_a_hub_announces_is_used(server, tmp_path):
     server.redirects["/hub"] = ("/file", {"X-Linked-Etag": f'"{"1" * 64}"', "X-Linked-Size": str(len(CONTENT))})
-    with pytest.raises(DownloadError, match="its SHA-256 is not 1111"):
+    with pytest.raises(DownloadError, match="its size or SHA-256 is wrong"):
         download(f"{server.url}/hub", tmp_path / "file")
     good = hashlib.sha256(CONTENT).hexdigest()
     server.redirects["/hub"] = ("/file", {"X-Linked-Etag": f'"{good}"', "X-Linked-Size": str(len(CONTENT))})
@@ -161,13 +190,26 @@ def test_published_weights_come_once_and_load(mirror, tmp_path):
     assert get_weights(NAME) == path and len(mirror.log) == asked
 
 
-def test_the_authors_file_is_the_fallback(mirror):
-    mirror.files.clear()
-    mirror.files["/official/XXS24_224.pth"] = b"not really a checkpoint"
-    with pytest.raises(DownloadError, match=r"downloaded for cait_xxs24_224 is not its weights: .*it was deleted"):
+@pytest.mark.parametrize("answer", [None, b"<html>please log in</html>"])
+def test_the_authors_file_is_the_fallback(mirror, monkeypatch, answer):
+    """The hub has nothing, or nonsense; the authors' checkpoint is read as PyTorch wrote it."""
+    monkeypatch.setattr("minicait.published._shapes", lambda name: shapes(CaiT(**MODELS["deep"])))
+    mirror.files = {path: answer for path in mirror.files if answer and path.startswith("/timm")}
+    mirror.files["/official/XXS24_224.pth"] = (FOLDER / "deep.pth").read_bytes()
+    path = get_weights(NAME)
+    assert path.name == f"{NAME}.pth" and path.read_bytes() == mirror.files["/official/XXS24_224.pth"]
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_nonsense_from_both_is_not_kept(mirror):
+    mirror.files = dict.fromkeys([*mirror.files, "/official/XXS24_224.pth"], b"nonsense")
+    with pytest.raises(DownloadError, match=r"is not its weights: .*it was deleted; .*is not its weights"):
         get_weights(NAME)
-    assert [path for path, _ in mirror.log][-1] == "/official/XXS24_224.pth"
     assert not list((cache_directory() / "weights").iterdir())
+
+
+def test_shapes_are_those_of_the_model():
+    assert _shapes(NAME) == shapes(minicait.create_model(NAME))
 
 
 def test_weights_of_another_model_are_not_kept(mirror):

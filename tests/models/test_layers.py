@@ -55,6 +55,8 @@ def test_state_goes_out_and_in():
         (lambda s: s.pop("norm.bias"), "missing: norm.bias"),
         (lambda s: s.update(extra=np.ones(1)), "unexpected: extra"),
         (lambda s: s.update(scale=np.ones(4)), r"scale must have shape \(3,\), got \(4,\)"),
+        (lambda s: s.update(scale=np.array(["a", "b", "c"])), "scale is not numbers but <U1"),
+        (lambda s: s.update(scale=np.ones(3, complex)), "scale is not numbers but complex128"),
         (lambda s: s.clear(), "missing: scale, parts.0.weight, parts.0.bias, parts.1.weight and 3 more"),
     ],
 )
@@ -185,6 +187,7 @@ def test_weights_are_drawn_by_name_and_seed():
     np.testing.assert_array_equal(draw[0], draw[1])
     assert not np.array_equal(draw[0], draw[2]) and not np.array_equal(draw[0], draw[3])
     assert abs(draw[0].std() - 0.02) < 0.002
+    assert not np.array_equal(nn.Linear(4, 4).weight.numpy(), nn.Linear(4, 4).weight.numpy())  # unnamed: each its own
 
 
 def test_moving_a_module(monkeypatch):

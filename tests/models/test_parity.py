@@ -134,3 +134,97 @@ def test_layers_with_gradients_against_pytorch():
         cotangent = rng.standard_normal(y.shape)
         z.backward(torch.from_numpy(np.asarray(cotangent)))
         np.testing.assert_allclose(ag.grad(y, mine, cotangent)[0].numpy(), other.grad.numpy(), rtol=1e-9, atol=1e-12)
+
+
+def test_eight_steps_of_adamw_beside_pytorch(timm):
+    """From the same weights, on the same batches, with the same groups: the same losses."""
+    from timm.optim import param_groups_weight_decay
+
+    from minicait.optim import AdamW, is_decayed
+    from tests.golden.make import reference
+
+    config = MODELS["square"]
+    theirs = reference(config).float()
+    model = CaiT(**config, layer_scale=1.0)
+    model.load_state_dict({name: p.detach().numpy() for name, p in theirs.named_parameters()})
+    groups = param_groups_weight_decay(theirs, 0.05, no_weight_decay_list=theirs.no_weight_decay())
+    decayed = {id(p) for p in groups[1]["params"]}
+    assert [is_decayed(name, tuple(p.shape)) for name, p in theirs.named_parameters()] == [
+        id(p) in decayed for _, p in theirs.named_parameters()
+    ]
+    ours, other = AdamW(model, lr=1e-3, weight_decay=0.05), torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.999))
+    images, labels = batch(config)
+    images = images.astype(np.float32)
+    for _ in range(8):
+        loss, gradients = minicait.train.value_and_grad(model, ops.cross_entropy, images, labels)
+        ours.step(gradients)
+        other.zero_grad()
+        their_loss = torch.nn.functional.cross_entropy(theirs(torch.from_numpy(images)), torch.from_numpy(labels))
+        their_loss.backward()
+        other.step()
+        assert abs(loss - their_loss.item()) < 5e-4
+
+
+def test_the_learning_rate_of_every_step_beside_timm(timm):
+    from timm.scheduler import CosineLRScheduler
+
+    from minicait.optim import learning_rate
+
+    optimiser = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=1e-3)
+    schedule = CosineLRScheduler(
+        optimiser, t_initial=60, lr_min=1e-5, warmup_t=7, warmup_lr_init=1e-6, t_in_epochs=False
+    )
+    for step in range(60):
+        schedule.step_update(step)
+        assert learning_rate(step, 60, 7, 1e-3) == pytest.approx(optimiser.param_groups[0]["lr"], rel=1e-9)
+
+
+def test_mixing_beside_timm(timm):
+    from timm.data.mixup import mixup_target, rand_bbox
+
+    from minicait.data.mixing import box_around, mixup, soft_targets
+
+    labels = np.array([0, 3, 1, 2])
+    images = np.random.default_rng(0).standard_normal((4, 3, 8, 8)).astype(np.float32)
+    _, targets = mixup(images, soft_targets(labels, 5, 0.1), 0.3)
+    want = mixup_target(torch.from_numpy(labels), 5, 0.3, 0.1)
+    np.testing.assert_allclose(targets, want.numpy(), rtol=1e-6)
+    for seed in range(20):
+        np.random.seed(seed)
+        keep = np.random.beta(1, 1)
+        state = np.random.get_state()
+        box = rand_bbox((3, 20, 30), keep)
+        np.random.set_state(state)
+        centre = np.random.randint(0, 20, size=None), np.random.randint(0, 30, size=None)
+        assert box_around(centre, (20, 30), keep) == tuple(int(end) for end in box)
+
+
+def test_stochastic_depth_with_the_same_masks(timm, monkeypatch):
+    """In training: our masks, put into timm's drop path, give timm's logits."""
+    from timm.layers import DropPath
+
+    from autograd import random
+    from autograd.random import Stream
+    from tests.golden.make import reference
+
+    config = MODELS["deep"]
+    model = CaiT(**config, layer_scale=1.0, drop_path_rate=0.4).astype(np.float64)
+    model.load_state_dict(random_weights({key: p.shape for key, p in model.named_parameters()}))
+    masks, drop = [], ops.drop_path
+
+    def remember(x, rate, stream):
+        masks.append(drop(np.ones((x.shape[0], 1, 1)), rate, stream).numpy())
+        return drop(x, rate, stream)
+
+    monkeypatch.setattr(minicait.nn.DropPath, "drop", staticmethod(remember))
+    images, _ = batch(config)
+    with random.using(Stream(0, "parity")):
+        ours = model(images).numpy()
+    theirs = reference(config).train()
+    for block in theirs.blocks:
+        block.drop_path = DropPath(0.4)
+    given = iter(masks)
+    monkeypatch.setattr(DropPath, "forward", lambda self, x: x * torch.from_numpy(next(given)))
+    want = theirs(torch.from_numpy(images)).detach().numpy()
+    np.testing.assert_allclose(ours, want, rtol=1e-9, atol=1e-12)
+    assert next(given, None) is None and len(masks) == 2 * config["depth"]

@@ -13,7 +13,7 @@ import pytest
 
 import minicait
 from minicait.models.cait import CaiT
-from minicait.pth import UnsafeFileError, read_pth, tensors_in
+from minicait.pth import UnsafeFileError, read_pth, read_tensor, tensors_in
 from minicait.weights import bicubic, open_weights, resize_positions
 from tests.golden.recipe import FOLDER, MODELS, random_weights
 
@@ -66,13 +66,15 @@ def test_a_checkpoint_of_pytorch_without_pytorch():
     want = random_weights({name: p.shape for name, p in model.named_parameters()})
     for name, value in model.state_dict().items():
         np.testing.assert_array_equal(value, want[name].astype(np.float32))
+    with pytest.raises(ValueError, match="only training checkpoints of PyTorch have averaged weights"):
+        open_weights(FOLDER / "deep.npz", ema=True)
     averaged = open_weights(PTH, ema=True)
     assert averaged.shapes == {"cls_token": (1, 1, 16)}
     np.testing.assert_array_equal(averaged.read("cls_token"), 2 * want["cls_token"].astype(np.float32))
 
 
 def test_odd_tensors_of_pytorch():
-    odd = {name: tensor.read() for name, tensor in tensors_in(read_pth(PTH), "odd").items()}
+    odd = {name: read_tensor(PTH, tensor) for name, tensor in tensors_in(read_pth(PTH), ("odd",)).items()}
     np.testing.assert_array_equal(odd["transposed"], np.arange(6.0).reshape(2, 3).T)
     assert odd["slice"].tolist() == [3, 5] and odd["slice"].dtype == np.int64
     assert odd["half"].dtype == np.float16 and odd["half"].tolist() == odd["bfloat16"].tolist() == [1.5, -2.0]
@@ -118,6 +120,86 @@ def test_a_reference_to_something_else_than_a_storage_is_refused(tmp_path):
         Sneaky(data).dump({"model": "here"})
     with pytest.raises(UnsafeFileError, match="it refers to 'module'"):
         read_pth(path)
+
+
+def craft(path, storage=bytes(400), compression=zipfile.ZIP_STORED, **tensor):
+    """A .pth whose pickle, written by hand, describes one tensor of `storage` in any way one likes."""
+    default = {"entry": "0", "offset": 0, "shape": (2, 3), "stride": (3, 1), "after": b"", "kind": "FloatStorage"}
+    described = default | tensor
+
+    def plain(value):
+        return pickle.dumps(value, 2)[2:-1]  # without the header and the final STOP
+
+    pid = b"(" + plain("storage") + b"ctorch\n" + described["kind"].encode() + b"\n" + plain(described["entry"])
+    pid += plain("cpu") + plain(100) + b"tQ"
+    arguments = (
+        pid + b"".join(plain(described[key]) for key in ("offset", "shape", "stride")) + plain(False) + plain({})
+    )
+    made = b"ctorch._utils\n_rebuild_tensor_v2\n(" + arguments + b"tR" + described["after"]
+    content = b"\x80\x02}" + plain("model") + b"}" + plain("cls_token") + made + b"ss."
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        archive.writestr("x/data.pkl", content)
+        archive.writestr("x/data/0", storage)
+    return path
+
+
+def test_a_crafted_file_that_is_right_is_read(tmp_path):
+    path = craft(tmp_path / "good.pth", np.arange(100, dtype=np.float32).tobytes(), offset=4)
+    assert open_weights(path).read("cls_token").tolist() == [[4, 5, 6], [7, 8, 9]]
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        {"stride": (1100, -400)}, {"stride": (11 * 10**10, -4 * 10**10)}, {"offset": -5}, {"offset": 95},
+        {"shape": (2**40, 1), "stride": (0, 1)}, {"shape": (2,)}, {"shape": (True, 2)}, {"shape": ("q", 1)},
+        {"stride": (30, 1), "shape": (5, 3)}, {"entry": "../../etc/passwd"}, {"entry": 7}, {"kind": "Size"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_tensors_that_reach_outside_of_their_storage_are_refused(tmp_path, tensor):
+    with pytest.raises(ValueError, match=r"bad\.pth is (refused|damaged)"):
+        open_weights(craft(tmp_path / "bad.pth", **tensor))
+
+
+def test_a_pickle_cannot_rewrite_what_it_made(tmp_path):
+    """The BUILD opcode sets attributes: of a tensor, to read another file; of the reader's functions, to bend them."""
+    for state in ({"entry": "secret"}, {"path": "/etc/passwd"}, (None, {"entry": "secret"})):
+        build = pickle.dumps(state, 2)[2:-1] + b"b"
+        with pytest.raises(ValueError, match=r"bad\.pth is (refused|damaged)"):
+            open_weights(craft(tmp_path / "bad.pth", after=build))
+    path = tmp_path / "worse.pth"
+    with zipfile.ZipFile(path, "w") as archive:
+        build = b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n" + pickle.dumps({"polluted": 1}, 2)[2:-1] + b"b."
+        archive.writestr("x/data.pkl", build)
+    with pytest.raises(UnsafeFileError, match="tries to rewrite the reader"):
+        read_pth(path)
+
+
+def test_bombs_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="its entries are compressed"):
+        open_weights(craft(tmp_path / "bomb.pth", bytes(10**6), zipfile.ZIP_DEFLATED))
+
+
+def test_a_damaged_value_changes_nothing(tmp_path):
+    """The file opens, all shapes fit, and only then a checksum turns out wrong."""
+    model = random_model()
+    for path in (tmp_path / "w.npz", tmp_path / "w.pth"):
+        if path.suffix == ".npz":
+            np.savez(path, **{name: value + 1 for name, value in model.state_dict().items()})
+            target = model
+        else:
+            path.write_bytes(PTH.read_bytes())
+            target = CaiT(**MODELS["deep"])
+        before = {name: value.copy() for name, value in target.state_dict().items()}
+        content = bytearray(path.read_bytes())
+        middle = len(content) // 2
+        content[middle : middle + 64] = bytes(64)
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=f"{path.name} is damaged"):
+            minicait.load_weights(target, path)
+        for name, value in target.state_dict().items():
+            np.testing.assert_array_equal(value, before[name])
 
 
 def damaged(tmp_path: Path, how: str) -> Path:
@@ -172,7 +254,7 @@ def test_files_that_are_none(tmp_path, name, content, sentence):
         (lambda s: s.update({"norm.bias": np.ones(7)}), r"norm.bias must have shape \(12,\), got \(7,\)"),
         (
             lambda s: s.update({"pos_embed": np.ones((1, 15, 12))}),
-            r"pos_embed of shape \(1, 15, 12\) cannot be resized",
+            "15 positions are not a grid of 4 x 4",
         ),
     ],
 )
@@ -208,14 +290,53 @@ def test_positions_are_resized_for_another_image_size(tmp_path):
     np.testing.assert_array_equal(model.pos_embed.numpy(), want)
 
 
+def test_positions_of_another_grid_with_as_many_patches(tmp_path):
+    path = tmp_path / "wide.safetensors"
+    wide = random_model(img_size=(8, 32))
+    minicait.save_weights(wide, path)
+    for size, grid in (((32, 8), (8, 2)), (16, (4, 4))):
+        model = CaiT(**{**SMALL, "img_size": size})
+        minicait.load_weights(model, path)
+        want = resize_positions(wide.pos_embed.numpy(), (2, 8), grid)
+        np.testing.assert_array_equal(model.pos_embed.numpy(), want)
+
+
+def test_a_backbone_without_a_head_takes_a_new_one(tmp_path):
+    state = {name: value for name, value in random_model().state_dict().items() if not name.startswith("head")}
+    np.savez(tmp_path / "w.npz", **state)
+    model = CaiT(**SMALL)
+    minicait.load_weights(model, tmp_path / "w.npz", new_head=True)
+    np.testing.assert_array_equal(model.norm.weight.numpy(), state["norm.weight"])
+    with pytest.raises(ValueError, match=r"head\.weight is missing"):
+        minicait.load_weights(model, tmp_path / "w.npz")
+
+
+@pytest.mark.parametrize(
+    "metadata", ["{}", '{"config": [1]}', '{"config": {"foo": 1}}', "[" * 100_000, '{"config": {"img_size": 16}}']
+)
+def test_metadata_that_describes_no_model_is_refused(tmp_path, metadata):
+    from safetensors.numpy import save_file
+
+    save_file({"x": np.ones(1)}, tmp_path / "w.safetensors", {"minicait": metadata})
+    with pytest.raises(ValueError, match=r"w\.safetensors is damaged"):
+        open_weights(tmp_path / "w.safetensors")
+
+
+def test_numpy_numbers_can_be_saved(tmp_path):
+    model = CaiT(**{**SMALL, "num_classes": np.int64(5), "img_size": np.int64(16), "layer_scale": np.float64(0.5)})
+    minicait.save_weights(model, tmp_path / "w.safetensors", mean=np.ones(3), std=np.ones(3))
+    assert minicait.load_model(tmp_path / "w.safetensors")[0].config == model.config
+
+
 def test_bicubic():
     np.testing.assert_allclose(bicubic(5, 5), np.eye(5), atol=1e-12)
     for old, new in ((4, 7), (14, 24), (7, 3)):
         matrix = bicubic(old, new)
         np.testing.assert_allclose(matrix.sum(1), 1)  # constants stay
         line = matrix @ np.arange(old)
-        inside = slice(new // 2 - 1, new // 2 + 1)  # away from the edges, straight lines stay
-        np.testing.assert_allclose(line[inside], (np.arange(new) + 0.5)[inside] * old / new - 0.5, atol=0.11)
+        assert (np.diff(line) > 0).all()
+    # half-way between two pixels, a = -0.75 weighs the four around it so
+    np.testing.assert_allclose(bicubic(8, 4)[1], [0, -0.09375, 0.59375, 0.59375, -0.09375, 0, 0, 0])
 
 
 def test_saving_checks_its_arguments_and_leaves_no_rubbish(tmp_path):
@@ -224,6 +345,10 @@ def test_saving_checks_its_arguments_and_leaves_no_rubbish(tmp_path):
         minicait.save_weights(model, tmp_path / "w.safetensors", ["a", "b", "c"])
     with pytest.raises(ValueError, match=r"weights are written as \.safetensors"):
         minicait.save_weights(model, tmp_path / "w.npz")
+    with pytest.raises(ValueError, match="there is no folder"):
+        minicait.save_weights(model, tmp_path / "nowhere/w.safetensors")
+    with pytest.raises(ValueError, match="must be a list of names, got one string"):
+        minicait.save_weights(model, tmp_path / "w.safetensors", "abcde")
     minicait.save_weights(model, tmp_path / "w.safetensors")
     first = (tmp_path / "w.safetensors").read_bytes()
     (tmp_path / "plain").touch()
