@@ -18,7 +18,7 @@ if getattr(autograd, "BELONGS_TO", None) != "minicait":
 
 __version__ = "0.1.0"
 
-from . import models, nn
+from . import models, nn, optim, train
 from .data import imagenet_classes
 from .models import create_model, list_models
 from .nn.record import record
@@ -32,6 +32,8 @@ __all__ = [
     "load_weights",
     "models",
     "nn",
+    "optim",
     "record",
     "save_weights",
+    "train",
 ]

@@ -1,0 +1,60 @@
+"""Mixup and cutmix: images and targets of a batch, mixed with those of the batch in reverse order."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autograd.random import Stream
+
+Pair = tuple[np.ndarray, np.ndarray]  # images (B, 3, H, W) and soft targets (B, K)
+Box = tuple[int, int, int, int]  # top, bottom, left, right
+
+
+def soft_targets(labels: np.ndarray, classes: int, smoothing: float = 0.0) -> np.ndarray:
+    """(B, classes): s/K everywhere, and 1 - s more at the label."""
+    targets = np.full((len(labels), classes), smoothing / classes, np.float32)
+    targets[np.arange(len(labels)), labels] += 1 - smoothing
+    return targets
+
+
+def mix(images: np.ndarray, targets: np.ndarray, mixup_alpha: float, cutmix_alpha: float, stream: Stream) -> Pair:
+    """One of the two for the whole batch, with equal chances; lambda ~ Beta(alpha, alpha), and alpha 0 switches off."""
+    if mixup_alpha <= 0 and cutmix_alpha <= 0:
+        return images, targets
+    rng = stream.generator()
+    use_cutmix = cutmix_alpha > 0 and (mixup_alpha <= 0 or rng.random() < 0.5)
+    alpha = cutmix_alpha if use_cutmix else mixup_alpha
+    keep = float(rng.beta(alpha, alpha))
+    if not use_cutmix:
+        return mixup(images, targets, keep)
+    height, width = images.shape[-2:]
+    centre = int(rng.integers(height)), int(rng.integers(width))
+    return cutmix(images, targets, box_around(centre, (height, width), keep))
+
+
+def mixup(images: np.ndarray, targets: np.ndarray, keep: float) -> Pair:
+    """Blend whole images (Zhang et al., 2018): keep x + (1 - keep) x', and the targets alike."""
+    return _blend(images, keep), _blend(targets, keep)
+
+
+def cutmix(images: np.ndarray, targets: np.ndarray, box: Box) -> Pair:
+    """Paste a box of the partner (Yun et al., 2019); the targets are blended by the area that is left."""
+    top, bottom, left, right = box
+    mixed = images.copy()
+    mixed[..., top:bottom, left:right] = images[::-1, :, top:bottom, left:right]
+    keep = 1 - (bottom - top) * (right - left) / (images.shape[-2] * images.shape[-1])
+    return mixed, _blend(targets, keep)
+
+
+def box_around(centre: tuple[int, int], size: tuple[int, int], keep: float) -> Box:
+    """A box of the image's proportions and 1 - keep of its area, cut off at the border."""
+    ends = []
+    for middle, length in zip(centre, size, strict=True):
+        side = int(length * (1 - keep) ** 0.5)
+        ends += [max(0, middle - side // 2), min(length, middle + (side + 1) // 2)]
+    top, bottom, left, right = ends
+    return top, bottom, left, right
+
+
+def _blend(x: np.ndarray, keep: float) -> np.ndarray:
+    return x * np.float32(keep) + x[::-1] * np.float32(1 - keep)

@@ -1,0 +1,124 @@
+"""shapes: images made on the spot, for training without downloads. Ten kinds of objects on textured backgrounds.
+
+Image i of a seed is always the same. Size, place, angle and colours say nothing about the class, so a linear
+classifier, which weighs single pixels, learns little. Every image comes with the mask of its object, so that one can
+measure how much of the attention goes there.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from autograd.random import Stream
+
+CLASSES = ("circle", "ring", "triangle", "square", "bar", "star", "plus", "heart", "crescent", "arrow")
+DIFFICULTIES = ("easy", "medium", "hard")
+_FINE = 4  # objects are drawn at four times the size and scaled down: smooth edges
+_CONTRAST = {"easy": 110, "medium": 80, "hard": 55}  # least distance between object and background, in grey levels
+_TEXTURE = {"easy": 12, "medium": 25, "hard": 35}
+_RADIUS = {"easy": (0.28, 0.40), "medium": (0.20, 0.36), "hard": (0.15, 0.34)}  # of the object, as part of the side
+_TURN = {"easy": math.pi / 12, "medium": math.pi / 4, "hard": math.pi}  # to either side
+
+
+class Shapes:
+    """A dataset: `shapes[i]` is (image, label) with image uint8 (size, size, 3); `shapes.mask(i)` is boolean."""
+
+    classes = CLASSES
+
+    def __init__(self, count: int, size: int = 32, seed: int = 0, difficulty: str = "medium") -> None:
+        if difficulty not in DIFFICULTIES:
+            raise ValueError(f"shapes: difficulty must be one of {', '.join(DIFFICULTIES)}, got {difficulty!r}")
+        if count < 1 or size < 8:
+            raise ValueError(f"shapes: needs at least 1 image of at least 8 pixels, got {count} of {size}")
+        self.count, self.size, self.seed, self.difficulty = count, size, seed, difficulty
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
+        image, _, label = self.render(index)
+        return image, label
+
+    def mask(self, index: int) -> np.ndarray:
+        return self.render(index)[1]
+
+    def render(self, index: int) -> tuple[np.ndarray, np.ndarray, int]:
+        """Image, mask and label."""
+        if not 0 <= index < self.count:
+            raise IndexError(f"shapes: index {index} is out of range for {self.count} images")
+        rng = Stream(self.seed, f"shapes/{self.difficulty}", sample=index).generator()
+        label = int(rng.integers(len(CLASSES)))
+        background = self._background(rng)
+        alpha = self._object(rng, CLASSES[label])[..., None]
+        colour = self._colour(rng, background)
+        texture = rng.normal(0, _TEXTURE[self.difficulty] / 3, background.shape)
+        image = background * (1 - alpha) + (colour + texture) * alpha
+        return np.clip(image, 0, 255).astype(np.uint8), alpha[..., 0] > 0.5, label
+
+    def _background(self, rng: np.random.Generator) -> np.ndarray:
+        """A base colour with waves in random directions, and noise."""
+        strength = _TEXTURE[self.difficulty]
+        y, x = np.mgrid[: self.size, : self.size] / self.size
+        image = np.zeros((self.size, self.size, 3)) + rng.uniform(60, 195, 3)
+        for _ in range(3):
+            angle, frequency, phase = rng.uniform(0, [2 * math.pi, 5, 2 * math.pi])
+            wave = np.sin(2 * math.pi * frequency * (x * math.cos(angle) + y * math.sin(angle)) + phase)
+            image += wave[..., None] * rng.normal(0, strength, 3)
+        return image + rng.normal(0, strength / 2, image.shape)
+
+    def _colour(self, rng: np.random.Generator, background: np.ndarray) -> np.ndarray:
+        """A random colour that is far enough from the background's mean."""
+        mean = background.mean(axis=(0, 1))
+        while True:
+            colour = rng.uniform(0, 255, 3)
+            if np.abs(colour - mean).max() > _CONTRAST[self.difficulty]:
+                return colour
+
+    def _object(self, rng: np.random.Generator, name: str) -> np.ndarray:
+        """How much of every pixel the object covers, from 0 to 1."""
+        side = self.size * _FINE
+        radius = rng.uniform(*_RADIUS[self.difficulty]) * side
+        centre = rng.uniform(radius, side - radius, 2)
+        angle = rng.uniform(-1, 1) * _TURN[self.difficulty]
+        turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+        picture = Image.new("L", (side, side))
+        draw = ImageDraw.Draw(picture)
+        for polygon, fill in _outline(name):
+            draw.polygon([tuple(p) for p in polygon @ turn.T * radius + centre], fill=fill)
+        return np.asarray(picture.resize((self.size, self.size), Image.Resampling.BOX), dtype=np.float64) / 255
+
+
+def _outline(name: str) -> list[tuple[np.ndarray, int]]:
+    """Polygons in the unit circle, drawn one over the other: 255 adds to the object, 0 takes away."""
+    around = np.linspace(0, 2 * math.pi, 48, endpoint=False)
+    circle = np.stack([np.cos(around), np.sin(around)], axis=1)
+    if name == "circle":
+        return [(circle, 255)]
+    if name == "ring":
+        return [(circle, 255), (circle * 0.55, 0)]
+    if name == "crescent":
+        return [(circle, 255), (circle * 0.8 + [0.45, 0], 0)]
+    if name == "heart":
+        x = 16 * np.sin(around) ** 3
+        y = 13 * np.cos(around) - 5 * np.cos(2 * around) - 2 * np.cos(3 * around) - np.cos(4 * around)
+        return [(np.stack([x, -y], axis=1) / 17, 255)]
+    corners = {
+        "triangle": _regular(3),
+        "square": _regular(4),
+        "bar": np.array([[-1, -0.28], [1, -0.28], [1, 0.28], [-1, 0.28]]),
+        "star": _regular(10) * np.where(np.arange(10) % 2, 0.42, 1)[:, None],
+        "plus": np.array(
+            [[-1, -0.3], [-0.3, -0.3], [-0.3, -1], [0.3, -1], [0.3, -0.3], [1, -0.3],
+             [1, 0.3], [0.3, 0.3], [0.3, 1], [-0.3, 1], [-0.3, 0.3], [-1, 0.3]]
+        ),
+        "arrow": np.array([[1, 0], [0.2, 0.75], [0.2, 0.28], [-1, 0.28], [-1, -0.28], [0.2, -0.28], [0.2, -0.75]]),
+    }  # fmt: skip
+    return [(corners[name], 255)]
+
+
+def _regular(corners: int) -> np.ndarray:
+    angles = np.arange(corners) * 2 * math.pi / corners
+    return np.stack([np.cos(angles), np.sin(angles)], axis=1)

@@ -1,0 +1,129 @@
+"""Optimisation: AdamW, its learning-rate schedule, gradient clipping, and an average of the weights (EMA)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import numpy as np
+
+from autograd.backend import Array, array_module
+
+from .nn import Module
+
+
+def is_decayed(name: str, shape: tuple[int, ...]) -> bool:
+    """The reference's rule: biases, norms and LayerScale (all 1-d), positions and the class token are not decayed."""
+    return len(shape) > 1 and name.rpartition(".")[2] not in ("pos_embed", "cls_token")
+
+
+class AdamW:
+    """Adam with decoupled weight decay (Loshchilov & Hutter, 2019). For each value p with gradient g, at step t:
+
+    m = b1 m + (1 - b1) g                     the mean gradient
+    v = b2 v + (1 - b2) g^2                   the mean squared gradient
+    p = p - lr wd p                           decay, apart from the gradient
+    p = p - lr m' / (sqrt(v') + eps)          with m' = m / (1 - b1^t) and v' = v / (1 - b2^t)
+    """
+
+    def __init__(
+        self,
+        model: Module,
+        lr: float,
+        weight_decay: float = 0.05,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+    ) -> None:
+        self.parameters = dict(model.named_parameters())
+        self.lr, self.weight_decay, self.betas, self.eps = lr, weight_decay, betas, eps
+        self.steps = 0
+        self.mean: dict[str, Array] = {}
+        self.square: dict[str, Array] = {}
+        for name, p in self.parameters.items():
+            zeros = array_module(p.data).zeros_like
+            self.mean[name], self.square[name] = zeros(p.data), zeros(p.data)
+
+    def step(self, gradients: Mapping[str, Array] | None = None) -> None:
+        """Move the parameters along the given gradients, by default along their `.grad`. Those without stay."""
+        given = gradients or {name: p.grad.data for name, p in self.parameters.items() if p.grad is not None}
+        self.steps += 1
+        b1, b2 = self.betas
+        correction1, correction2 = 1 - b1**self.steps, 1 - b2**self.steps
+        for name, p in self.parameters.items():
+            g = given.get(name)
+            if g is None:
+                continue
+            m, v = self.mean[name], self.square[name]
+            m *= b1
+            m += (1 - b1) * g
+            v *= b2
+            v += (1 - b2) * (g * g)
+            if self.weight_decay and is_decayed(name, p.shape):
+                p.data *= 1 - self.lr * self.weight_decay
+            root = array_module(v).sqrt(v)
+            root *= 1 / math.sqrt(correction2)
+            root += self.eps
+            p.data -= self.lr / correction1 * (m / root)
+
+    def zero_grad(self) -> None:
+        for p in self.parameters.values():
+            p.grad = None
+
+
+def learning_rate(
+    step: int, total: int, warmup: int, peak: float, warmup_from: float = 1e-6, final: float = 1e-5
+) -> float:
+    """Of a step (from 0): a straight line up to the peak over `warmup` steps, then half a cosine down to `final`.
+
+    As in the reference, the cosine counts from the first step, not from the end of the warm-up.
+    """
+    if step < warmup:
+        return warmup_from + (peak - warmup_from) * step / warmup
+    return final + (peak - final) * 0.5 * (1 + math.cos(math.pi * min(1, step / max(1, total))))
+
+
+def global_norm(gradients: Mapping[str, Array]) -> float:
+    """The length of all gradients taken as one vector."""
+    return math.sqrt(sum(float((g.astype(np.float64) ** 2).sum()) for g in gradients.values()))
+
+
+def clip_gradients(gradients: Mapping[str, Array], max_norm: float) -> float:
+    """Shorten all gradients, in place, so that together they are not longer than `max_norm`. Returns their length."""
+    norm = global_norm(gradients)
+    if norm > max_norm:
+        for g in gradients.values():
+            g *= max_norm / (norm + 1e-6)
+    return norm
+
+
+class EMA:
+    """An average of the weights over the steps, w = d w + (1 - d) p, which generalises better than the last ones.
+
+    Early on, d = (1 + t) / (10 + t), or a short run would evaluate little but the initial weights.
+    """
+
+    def __init__(self, model: Module, decay: float = 0.99996) -> None:
+        self.decay = decay
+        self.steps = 0
+        self.parameters = dict(model.named_parameters())
+        self.average = {name: p.data.copy() for name, p in self.parameters.items()}
+
+    def update(self) -> None:
+        self.steps += 1
+        decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
+        for name, p in self.parameters.items():
+            average = self.average[name]
+            average += (1 - decay) * (p.data - average)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The model has the averaged weights inside this block, and its own again after it."""
+        own = {name: p.data for name, p in self.parameters.items()}
+        try:
+            for name, p in self.parameters.items():
+                p.data = self.average[name]
+            yield
+        finally:
+            for name, p in self.parameters.items():
+                p.data = own[name]

@@ -1,0 +1,107 @@
+"""AdamW, the schedule, clipping and the average of the weights, each against its formula."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from autograd import ops
+from minicait import nn
+from minicait.models.cait import CaiT
+from minicait.optim import EMA, AdamW, clip_gradients, global_norm, is_decayed, learning_rate
+
+
+class Line(nn.Module):
+    def __init__(self, values):
+        self.w = nn.Parameter(np.array(values, np.float32))
+
+
+def test_adamw_follows_its_formula():
+    model = Line([[1.0, -2.0]])
+    optimiser = AdamW(model, lr=0.1, weight_decay=0.5, betas=(0.8, 0.9), eps=1e-3)
+    p, m, v = np.array([[1.0, -2.0]]), 0, 0
+    rng = np.random.default_rng(0)
+    for t in range(1, 6):
+        g = rng.standard_normal((1, 2))
+        m, v = 0.8 * m + 0.2 * g, 0.9 * v + 0.1 * g * g
+        p = p - 0.1 * 0.5 * p
+        p = p - 0.1 * (m / (1 - 0.8**t)) / (np.sqrt(v / (1 - 0.9**t)) + 1e-3)
+        optimiser.step({"w": g.astype(np.float32)})
+        np.testing.assert_allclose(model.w.numpy(), p, rtol=1e-5)
+
+
+def test_adamw_uses_grad_and_leaves_what_has_none():
+    model = Line([[3.0]])
+    AdamW(model, lr=0.1).step()
+    assert model.w.item() == 3
+    optimiser = AdamW(model, lr=0.1)
+    (model.w * model.w).backward()
+    optimiser.step()
+    assert model.w.item() == pytest.approx(3 * (1 - 0.1 * 0.05) - 0.1, rel=1e-5)
+    optimiser.zero_grad()
+    assert model.w.grad is None
+
+
+def test_what_is_decayed():
+    model = CaiT(img_size=8, patch_size=4, dim=8, heads=2, depth=1, num_classes=3)
+    kept = {name for name, p in model.named_parameters() if not is_decayed(name, p.shape)}
+    assert "cls_token" in kept and "pos_embed" in kept
+    assert all(
+        name.endswith(("bias", "gamma_1", "gamma_2", "cls_token", "pos_embed")) or "norm" in name for name in kept
+    )
+    decayed = {name for name, _ in model.named_parameters()} - kept
+    assert "blocks.0.attn.proj_l.weight" in decayed and "patch_embed.proj.weight" in decayed
+    assert all(name.endswith("weight") and "norm" not in name for name in decayed)
+
+
+def test_learning_rate():
+    rates = [learning_rate(step, 100, 10, 1e-3, 1e-6, 1e-5) for step in range(101)]
+    assert rates[0] == 1e-6 and rates[5] == pytest.approx((1e-3 + 1e-6) / 2)
+    assert rates[10] == pytest.approx(1e-5 + (1e-3 - 1e-5) * 0.5 * (1 + math.cos(math.pi * 0.1)))
+    assert rates[100] == pytest.approx(1e-5) and learning_rate(500, 100, 10, 1e-3) == pytest.approx(1e-5)
+    assert all(a < b for a, b in pairwise(rates[:10]))
+    assert all(a > b for a, b in pairwise(rates[10:]))
+    assert learning_rate(0, 10, 0, 1e-3) == 1e-3
+
+
+def test_clipping():
+    gradients = {"a": np.float32([3, 0]), "b": np.float32([[4.0]])}
+    assert clip_gradients(gradients, 10) == 5 and gradients["a"].tolist() == [3, 0]
+    assert clip_gradients(gradients, 1) == 5
+    assert global_norm(gradients) == pytest.approx(1, rel=1e-5)
+    np.testing.assert_allclose(gradients["a"], [0.6, 0], rtol=1e-5)
+    huge = {"a": np.full(4, 1e25, np.float32)}  # whose squares float32 cannot hold
+    assert clip_gradients(huge, 1) == pytest.approx(2e25)
+
+
+def test_ema_averages_and_is_applied():
+    model = Line([0.0])
+    ema = EMA(model, decay=0.5)
+    values = [1.0, 2.0, 3.0]
+    average = 0.0
+    for t, value in enumerate(values, 1):
+        model.w.data[...] = value
+        ema.update()
+        decay = min(0.5, (1 + t) / (10 + t))
+        average = decay * average + (1 - decay) * value
+    assert ema.average["w"][0] == pytest.approx(average)
+    with pytest.raises(KeyError), ema.applied():
+        assert model.w.item() == pytest.approx(average)
+        raise KeyError
+    assert model.w.item() == 3
+
+
+def test_learning_a_line():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((64, 3)).astype(np.float32)
+    y = (x @ np.float32([1, -2, 3]))[:, None]
+    layer = nn.Linear(3, 1)
+    optimiser = AdamW(layer, lr=0.1, weight_decay=0)
+    for _ in range(200):
+        optimiser.zero_grad()
+        error = layer(x) - y
+        (error * error).mean().backward()
+        optimiser.step()
+    np.testing.assert_allclose(layer.weight.numpy(), [[1, -2, 3]], atol=1e-2)
+    assert ops.abs(layer.bias).item() < 1e-2

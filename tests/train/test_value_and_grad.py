@@ -1,0 +1,143 @@
+"""value_and_grad: the whole batch's gradients, the same bits for any number of threads, errors that surface."""
+
+import threading
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import autograd as ag
+from autograd import ops, random
+from autograd.random import Stream
+from minicait.models.cait import CaiT
+from minicait.train import value_and_grad
+from minicait.train.value_and_grad import cpu_count, default_micro_batch
+
+SMALL = {"img_size": 16, "patch_size": 4, "dim": 12, "heads": 3, "depth": 2, "num_classes": 5, "layer_scale": 0.5}
+RNG = np.random.default_rng(0)
+IMAGES = RNG.standard_normal((11, 3, 16, 16)).astype(np.float32)
+LABELS = RNG.integers(0, 5, 11)
+
+
+@pytest.mark.parametrize("micro_batch", [1, 3, 4, 11, 50])
+@pytest.mark.parametrize("targets", [LABELS, np.eye(5, dtype=np.float32)[LABELS] * 0.9 + 0.02], ids=["labels", "soft"])
+def test_equals_the_whole_batch(micro_batch, targets):
+    model = CaiT(**SMALL)
+    loss = ops.cross_entropy(model(IMAGES), targets)
+    want = dict(zip([n for n, _ in model.named_parameters()], ag.grad(loss, model.parameters()), strict=True))
+    got_loss, got = value_and_grad(model, ops.cross_entropy, IMAGES, targets, threads=2, micro_batch=micro_batch)
+    assert got_loss == pytest.approx(loss.item(), rel=1e-6)
+    assert list(got) == list(want)
+    for name, g in got.items():
+        np.testing.assert_allclose(g, want[name].numpy(), atol=1e-6)
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_the_same_bits_for_any_number_of_threads():
+    model = CaiT(**SMALL, drop_path_rate=0.4)
+    results = []
+    for threads in (1, 2, 3, 8):
+        with random.using(Stream(3, "train", step=7)):
+            results.append(value_and_grad(model, ops.cross_entropy, IMAGES, LABELS, threads=threads, micro_batch=2))
+    for loss, gradients in results[1:]:
+        assert loss == results[0][0]
+        for name, g in gradients.items():
+            np.testing.assert_array_equal(g, results[0][1][name])
+    with random.using(Stream(3, "train", step=8)):
+        assert value_and_grad(model, ops.cross_entropy, IMAGES, LABELS)[0] != results[0][0]  # another step, other masks
+
+
+def test_masks_change_from_call_to_call_when_nobody_chose_them():
+    model = CaiT(**SMALL, drop_path_rate=0.4)
+    assert value_and_grad(model, ops.cross_entropy, IMAGES, LABELS) != value_and_grad(
+        model, ops.cross_entropy, IMAGES, LABELS
+    )
+
+
+def test_a_loss_that_couples_samples_is_refused():
+    model = CaiT(**SMALL)
+
+    def contrast(logits, targets):
+        return (logits - logits.mean(0, keepdims=True)).abs().sum()
+
+    with pytest.raises(ValueError, match=r"is not a mean over samples .*micro_batch=11"):
+        value_and_grad(model, contrast, IMAGES, LABELS, micro_batch=2)
+    value_and_grad(model, contrast, IMAGES, LABELS, micro_batch=11)
+    with pytest.raises(ValueError, match=r"the loss must be one number, the mean over samples, got \(2,\)"):
+        value_and_grad(model, lambda z, t: ops.cross_entropy(z, t, reduction="none"), IMAGES, LABELS, micro_batch=2)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_an_exception_in_a_worker_surfaces_with_its_own_traceback(threads):
+    model, seen = CaiT(**SMALL), []
+
+    def loss(logits, targets):
+        seen.append(1)
+        if len(seen) == 4:
+            raise ZeroDivisionError("here it broke")
+        return ops.cross_entropy(logits, targets)
+
+    with pytest.raises(ZeroDivisionError, match="here it broke") as error:
+        value_and_grad(model, loss, IMAGES, LABELS, threads=threads, micro_batch=1)
+    assert any(entry.name == "loss" for entry in error.traceback)
+    assert not [t for t in threading.enumerate() if t.name.startswith("minicait")]
+
+
+def test_ctrl_c_ends_the_threads():
+    model, calls = CaiT(**SMALL), []
+
+    def loss(logits, targets):
+        calls.append(1)
+        number = len(calls)
+        time.sleep(0.01)
+        if number == 3:
+            raise KeyboardInterrupt
+        return ops.cross_entropy(logits, targets)
+
+    with pytest.raises(KeyboardInterrupt):
+        value_and_grad(model, loss, IMAGES, LABELS, threads=2, micro_batch=1)
+    assert not [t for t in threading.enumerate() if t.name.startswith("minicait")]
+    assert len(calls) < 11
+
+
+@pytest.mark.parametrize(
+    ("images", "targets", "options", "sentence"),
+    [
+        (IMAGES, LABELS[:3], {}, "11 images need as many targets, at least one, got 3"),
+        (IMAGES[:0], LABELS[:0], {}, "0 images need as many targets"),
+        (IMAGES, LABELS, {"micro_batch": -1}, "micro_batch must be at least 1, got -1"),
+    ],
+)
+def test_bad_input(images, targets, options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        value_and_grad(CaiT(**SMALL), ops.cross_entropy, images, targets, **options)
+
+
+def test_memory_does_not_grow_with_the_batch():
+    model = CaiT(**SMALL)
+
+    def peak(count):
+        images = np.zeros((count, 3, 16, 16), np.float32)
+        tracemalloc.start()
+        try:
+            value_and_grad(model, ops.cross_entropy, images, np.zeros(count, int), threads=1, micro_batch=2)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(4)
+    assert peak(64) < 1.2 * peak(8)
+
+
+def test_the_size_of_a_piece_and_the_number_of_threads():
+    assert default_micro_batch(CaiT(num_classes=2, depth=1)) == 1  # dim 192 at 224
+    assert default_micro_batch(CaiT(num_classes=2, depth=1, dim=96, heads=2, img_size=32, patch_size=4)) == 11
+    assert cpu_count() >= 1
+
+
+def test_parameters_without_influence_have_no_gradient():
+    model = CaiT(**SMALL)
+    model.head.bias.requires_grad = False
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        ag.grad(model(IMAGES).sum(), model.parameters())
