@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .tensorfile import from_bfloat16
+
 MAX_PICKLE = 100_000_000  # bytes; that of a large model has a few hundred thousand
 
 
@@ -56,11 +58,6 @@ def read_tensor(path: Path, tensor: StoredTensor) -> np.ndarray:
     bfloat16 = tensor.dtype == "bfloat16"
     values = from_bfloat16(np.frombuffer(raw, np.uint16)) if bfloat16 else np.frombuffer(raw, tensor.dtype)
     return np.lib.stride_tricks.as_strided(values, tensor.shape, [s * values.itemsize for s in tensor.stride])
-
-
-def from_bfloat16(halves: np.ndarray) -> np.ndarray:
-    """A bfloat16 is the upper half of a float32."""
-    return (halves.astype(np.uint32) << 16).view(np.float32)
 
 
 class _Fixed:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -17,17 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
 
 from autograd.backend import to_device
 
 from .models.cait import CaiT
-from .pth import from_bfloat16, read_pth, read_tensor, tensors_in
+from .pth import read_pth, read_tensor, tensors_in
+from .tensorfile import open_tensors, write_tensors
 
 FORMATS = (".safetensors", ".npz", ".pth", ".pt")
 PLAIN_ENTRIES, EMA_ENTRIES = ("model", "state_dict", ""), ("model_ema", "state_dict_ema")  # of training checkpoints
-DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "U8": "u1", "BOOL": "?"}
-MAX_HEADER = 100_000_000  # bytes; the format's own limit
 
 
 @dataclass
@@ -138,18 +135,7 @@ def save_weights(
     if names is not None and len(names) != model.config["num_classes"]:
         raise ValueError(f"{len(names)} class names do not fit a model with {model.config['num_classes']} classes")
     info = Info(model.config, names, tuple(map(float, mean)), tuple(map(float, std)), float(crop_ratio))
-    tensors = {name: np.ascontiguousarray(value) for name, value in model.state_dict().items()}
-    unfinished = path.with_name(f".{path.name}.tmp")
-    try:
-        unfinished.touch()
-        usual = unfinished.stat().st_mode  # the library would make it readable by its owner only
-        save_file(tensors, unfinished, {"format": "np", "minicait": json.dumps(asdict(info))})
-        unfinished.chmod(usual)
-        with unfinished.open("rb") as written:
-            os.fsync(written.fileno())
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_tensors(path, model.state_dict(), {"format": "np", "minicait": json.dumps(asdict(info))})
 
 
 def load_model(path: str | Path) -> tuple[CaiT, Info]:
@@ -208,34 +194,12 @@ def _grid(config: dict[str, Any]) -> tuple[int, int]:
 
 
 def _open_safetensors(path: Path) -> WeightFile:
-    """Eight bytes of length, a JSON header, then the values.
-
-    Read here and not through the library, which maps the file into memory: a large model would count twice.
-    """
+    file = open_tensors(path)
     try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if not 0 < length < min(MAX_HEADER, path.stat().st_size):
-                raise ValueError("its header has no sensible length")
-            header = json.loads(file.read(length))
-        metadata = header.pop("__metadata__", {})
-        end = path.stat().st_size - 8 - length
-        entries = {name: (DTYPES[e["dtype"]], tuple(e["shape"]), *e["data_offsets"]) for name, e in header.items()}
-        for name, (dtype, shape, first, last) in entries.items():
-            size = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
-            if min(shape, default=0) < 0 or not 0 <= first <= last <= end or last - first != size:
-                raise ValueError(f"{name} lies outside of the file")
-        info = _info(metadata["minicait"]) if "minicait" in metadata else None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path.name} is damaged or no safetensors file ({error})") from error
-
-    def read(name: str) -> np.ndarray:
-        dtype, shape, first, _ = entries[name]
-        count = int(np.prod(shape, dtype=np.int64))
-        values = np.fromfile(path, dtype, count, offset=8 + length + first).reshape(shape)
-        return from_bfloat16(values) if header[name]["dtype"] == "BF16" else values
-
-    return WeightFile(path, {name: shape for name, (_, shape, _, _) in entries.items()}, read, info)
+        info = _info(file.metadata["minicait"]) if "minicait" in file.metadata else None
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path.name} is damaged: its metadata describes no model ({error})") from error
+    return WeightFile(path, file.shapes, file.read, info)
 
 
 def _info(text: str) -> Info:
