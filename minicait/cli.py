@@ -1,4 +1,4 @@
-"""The command line: `minicait models | weights info | weights get`, also as `python -m minicait`."""
+"""The command line: `minicait train | models | weights info | weights get`, also as `python -m minicait`."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from autograd import cuda
+
 from . import __version__
-from .download import DownloadError
 from .models import PRESETS, PUBLISHED, list_models, preset
 from .models.summary import cost
 from .published import get_weights
 from .weights import open_weights
 
 EXAMPLES = """examples:
+  minicait train                         a small CaiT learns to tell shapes apart, without any download
   minicait models 'cait_xxs*'            the smallest models of the paper
   minicait weights get cait_xxs24_224    download published weights
   minicait weights info FILE             what a weights file holds
@@ -29,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     try:
         return args.run(args)
-    except (ValueError, DownloadError, OSError) as error:
+    except (ValueError, ArithmeticError, RuntimeError, OSError) as error:
         print(f"minicait: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -43,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"minicait {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
+    _add_train(commands)
     models = commands.add_parser("models", help="list the models with their sizes and costs")
     models.add_argument("pattern", nargs="?", default="*", help="such as 'cait_xxs*' (default: all)")
     models.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -58,6 +63,89 @@ def _parser() -> argparse.ArgumentParser:
     get.add_argument("name", help="such as cait_xxs24_224; published are those with a * in `minicait models`")
     get.set_defaults(run=_weights_get)
     return parser
+
+
+TRAIN_EXAMPLES = """examples:
+  minicait train                                        the tiny preset on easy shapes
+  minicait train --preset small --difficulty hard --epochs 40
+  minicait train --resume runs/shapes-tiny-1            go on where a run stopped
+"""
+
+
+def _add_train(commands: Any) -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    train = commands.add_parser("train", help="train a model on shapes", epilog=TRAIN_EXAMPLES, formatter_class=raw)
+    what = train.add_argument_group("what to train")
+    what.add_argument("--preset", default="tiny", help="tiny, small, or a model's name (default: %(default)s)")
+    what.add_argument("--img-size", type=int, help="side of the images in pixels (default: the preset's)")
+    what.add_argument("--patch-size", type=int, help="side of the patches (default for tiny, small: a quarter)")
+    data = train.add_argument_group("data")
+    data.add_argument("--difficulty", default="easy", help="easy, medium or hard (default: %(default)s)")
+    data.add_argument("--train-images", type=int, default=6000, metavar="N", help="(default: %(default)s)")
+    data.add_argument("--val-images", type=int, default=500, metavar="N", help="(default: %(default)s)")
+    how = train.add_argument_group("recipe")
+    how.add_argument("--recipe", default="small", help="cait, imagenette, small or finetune (default: %(default)s)")
+    how.add_argument("--epochs", type=int, help="(default: the recipe's)")
+    how.add_argument("--batch-size", type=int, help="(default: the recipe's)")
+    how.add_argument("--lr", type=float, help="learning rate at its peak (default: the recipe's)")
+    how.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
+    run = train.add_argument_group("run")
+    run.add_argument("--out", type=Path, default=Path("runs"), help="where its folder is made (default: %(default)s)")
+    run.add_argument("--resume", type=Path, metavar="FOLDER", help="go on with a run, to the bit")
+    run.add_argument("--device", default=None, help="cpu, cuda or cuda:1 (default: cuda if it works, else cpu)")
+    run.add_argument("--threads", type=int, help="(default: all CPUs this process may use); changes no result")
+    run.add_argument("--checkpoint-batches", type=int, default=100, metavar="N", help="(default: every %(default)s)")
+    run.add_argument("--runs", type=int, default=1, metavar="N", help="with N seeds, for a mean and a deviation")
+    run.add_argument("--smoke", action="store_true", help="a few seconds, to see that everything works")
+    run.add_argument("--overfit-one-batch", action="store_true", help="learn one batch by heart, as a check")
+    train.set_defaults(run=_train)
+
+
+def _train(args: argparse.Namespace) -> int:
+    from .train.run import Plan, Run, Stopped, new_folder, resumed, summary
+
+    device = args.device or ("cuda" if cuda.cuda_available() else "cpu")
+    for name in ("threads", "runs", "checkpoint_batches", "train_images", "val_images"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
+    options = {"device": device, "threads": args.threads, "checkpoint_batches": args.checkpoint_batches}
+    scores = []
+    try:
+        for number in range(args.runs):
+            if args.resume is not None:
+                run = resumed(args.resume, **options)
+            else:
+                plan = _plan(args, args.seed + number)
+                Plan(**vars(plan))  # checked before a folder is made
+                name = f"shapes-{plan.model.removeprefix('cait_').rpartition('_')[0]}"
+                run = Run(plan, Path(), **options)
+                run.path = new_folder(args.out, name)
+            last = run.go()
+            scores.append(max(last.top1, last.ema_top1 or 0))
+            print(f"best weights: {run.path / 'weights/best.safetensors'}; curves: {run.path / 'curves.svg'}")
+    except Stopped as stop:
+        print(f"stopped by {stop}; to go on: minicait train --resume {run.path}")
+        return stop.code
+    print(f"top-1: {summary(scores)}")
+    return 0
+
+
+def _plan(args: argparse.Namespace, seed: int) -> Any:
+    from .train.recipe import recipe
+    from .train.run import Plan
+
+    small = args.preset in ("tiny", "small")
+    chosen = recipe(args.recipe).changed(epochs=args.epochs, batch_size=args.batch_size, lr=args.lr, seed=seed)
+    model = f"cait_{args.preset}_32" if small else args.preset
+    size = args.img_size or preset(model).img_size
+    patch = args.patch_size or (size // 4 if small else None)
+    train_images, val_images = args.train_images, args.val_images
+    if args.smoke:
+        chosen, train_images, val_images = chosen.changed(epochs=2, batch_size=8), 32, 20
+    if args.overfit_one_batch:
+        plain = {"label_smoothing": 0.0, "warmup_epochs": 0, "constant_lr": True}
+        chosen, train_images = chosen.changed(epochs=args.epochs or 60, **plain), chosen.batch_size
+    return Plan(model, chosen, train_images, val_images, args.difficulty, size, patch)
 
 
 def _models(args: argparse.Namespace) -> int:

@@ -17,7 +17,9 @@ from autograd.random import Stream
 CLASSES = ("circle", "ring", "triangle", "square", "bar", "star", "plus", "heart", "crescent", "arrow")
 DIFFICULTIES = ("easy", "medium", "hard")
 _FINE = 4  # objects are drawn at four times the size and scaled down: smooth edges
-_CONTRAST = {"easy": 110, "medium": 80, "hard": 55}  # least distance between object and background, in grey levels
+_GROUND = {"easy": (20, 90), "medium": (60, 195), "hard": (60, 195)}  # base colours of the background
+_PAINT = {"easy": (160, 255), "medium": (0, 255), "hard": (0, 255)}  # and of the object: on easy images it is lighter,
+_CONTRAST = {"easy": 90, "medium": 80, "hard": 55}  # on the others just this far away in some channel
 _TEXTURE = {"easy": 12, "medium": 25, "hard": 35}
 _RADIUS = {"easy": (0.28, 0.40), "medium": (0.20, 0.36), "hard": (0.15, 0.34)}  # of the object, as part of the side
 _TURN = {"easy": math.pi / 12, "medium": math.pi / 4, "hard": math.pi}  # to either side
@@ -62,7 +64,7 @@ class Shapes:
         """A base colour with waves in random directions, and noise."""
         strength = _TEXTURE[self.difficulty]
         y, x = np.mgrid[: self.size, : self.size] / self.size
-        image = np.zeros((self.size, self.size, 3)) + rng.uniform(60, 195, 3)
+        image = np.zeros((self.size, self.size, 3)) + rng.uniform(*_GROUND[self.difficulty], 3)
         for _ in range(3):
             angle, frequency, phase = rng.uniform(0, [2 * math.pi, 5, 2 * math.pi])
             wave = np.sin(2 * math.pi * frequency * (x * math.cos(angle) + y * math.sin(angle)) + phase)
@@ -73,7 +75,7 @@ class Shapes:
         """A random colour that is far enough from the background's mean."""
         mean = background.mean(axis=(0, 1))
         while True:
-            colour = rng.uniform(0, 255, 3)
+            colour = rng.uniform(*_PAINT[self.difficulty], 3)
             if np.abs(colour - mean).max() > _CONTRAST[self.difficulty]:
                 return colour
 

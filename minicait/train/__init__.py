@@ -1,5 +1,20 @@
-"""Training: `value_and_grad` computes on threads, `losses` and `recipe` say what, `trainer` drives."""
+"""Training: `value_and_grad` computes on threads, `recipe` says what to do, `trainer` does it, `evaluate` looks."""
 
+from .evaluate import Scores, attention_inside, evaluate, predict
+from .recipe import RECIPES, Recipe, recipe
+from .trainer import Epoch, NotFiniteError, Trainer
 from .value_and_grad import value_and_grad
 
-__all__ = ["value_and_grad"]
+__all__ = [
+    "RECIPES",
+    "Epoch",
+    "NotFiniteError",
+    "Recipe",
+    "Scores",
+    "Trainer",
+    "attention_inside",
+    "evaluate",
+    "predict",
+    "recipe",
+    "value_and_grad",
+]

@@ -70,7 +70,7 @@ def value_and_grad(
     outputs: list[Tensor] = []
     losses = []
     workers = 1 if on_gpu else min(threads or cpu_count(), len(starts))
-    for loss, gradients, logits in _in_order(piece, starts, workers):
+    for loss, gradients, logits in in_order(piece, starts, workers):
         losses.append(loss)
         for i, g in enumerate(gradients):
             if g is not None:
@@ -110,7 +110,7 @@ def _blas() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def _in_order(work: Callable[[int], Any], items: range, workers: int) -> Iterator[Any]:
+def in_order(work: Callable[[int], Any], items: range, workers: int) -> Iterator[Any]:
     """work(item) for all items on threads, results in order, with at most workers + 1 of them waiting."""
     with _blas().limit(limits=1, user_api="blas"):
         if workers == 1:

@@ -1,0 +1,94 @@
+"""Checkpoints: everything a run needs to go on to the bit, in one file that is whole or not there.
+
+Arrays are the weights, AdamW's two means, the EMA, and gradients that wait for their step; counts and the position in
+the data are JSON in the file's metadata, with a hash of all arrays. No random state is needed: random numbers are named
+by seed and step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autograd.backend import to_device
+
+from ..tensorfile import open_tensors, write_tensors
+from .trainer import Position, Trainer
+
+
+def save_checkpoint(trainer: Trainer, path: Path, extra: Mapping[str, Any] | None = None) -> None:
+    """Write the state of a trainer, and anything else that JSON can hold."""
+    arrays = {key: to_device(array, "cpu") for key, array in _arrays(trainer).items()}
+    state = {
+        "config": trainer.model.config,
+        "recipe": asdict(trainer.recipe),
+        "batches": trainer.batches,
+        "steps": trainer.optimiser.steps,
+        "lr": trainer.optimiser.lr,
+        "ema_steps": 0 if trainer.ema is None else trainer.ema.steps,
+        "position": asdict(trainer.position),
+        "waiting": sorted(trainer.waiting),
+        "extra": dict(extra or {}),
+    }
+    text = json.dumps(state)
+    write_tensors(path, arrays, {"minicait_checkpoint": text, "sha256": _digest(text, arrays)})
+
+
+def load_checkpoint(trainer: Trainer, path: Path) -> dict[str, Any]:
+    """Put a trainer where the one that wrote the checkpoint was. Returns the extra that was saved with it.
+
+    Nothing is changed unless the file is whole, unaltered, and of the same model and recipe.
+    """
+    state, arrays = read_checkpoint(path)
+    for what, ours in (("config", trainer.model.config), ("recipe", asdict(trainer.recipe))):
+        if state[what] != ours:
+            different = sorted(key for key in {*ours, *state[what]} if ours.get(key) != state[what].get(key))
+            raise ValueError(f"{path.name} is of another run: its {what} differs in {', '.join(different)}")
+    trainer.waiting = {name: arrays[f"waiting/{name}"] for name in state["waiting"]}
+    for key, array in _arrays(trainer).items():
+        array[...] = to_device(arrays[key], trainer.device)
+    trainer.batches, trainer.optimiser.steps, trainer.optimiser.lr = state["batches"], state["steps"], state["lr"]
+    if trainer.ema is not None:
+        trainer.ema.steps = state["ema_steps"]
+    trainer.position = Position(**state["position"])
+    return state["extra"]
+
+
+def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The state and the arrays of a checkpoint, checked against its hash."""
+    if not path.is_file():
+        raise ValueError(f"there is no checkpoint {path}")
+    file = open_tensors(path)
+    if "minicait_checkpoint" not in file.metadata:
+        raise ValueError(f"{path.name} is no checkpoint of a training run")
+    arrays = {name: file.read(name) for name in file.entries}
+    text = file.metadata["minicait_checkpoint"]
+    if _digest(text, arrays) != file.metadata.get("sha256"):
+        raise ValueError(f"{path.name} was altered or damaged: its content does not fit its hash")
+    return json.loads(text), arrays
+
+
+def _arrays(trainer: Trainer) -> dict[str, Any]:
+    """All arrays of a trainer by name: the very ones it uses."""
+    parts = {
+        "model": {name: p.data for name, p in trainer.model.named_parameters()},
+        "mean": trainer.optimiser.mean,
+        "square": trainer.optimiser.square,
+        "ema": {} if trainer.ema is None else trainer.ema.average,
+        "waiting": trainer.waiting,
+    }
+    return {f"{part}/{name}": array for part, arrays in parts.items() for name, array in arrays.items()}
+
+
+def _digest(text: str, arrays: Mapping[str, np.ndarray]) -> str:
+    total = hashlib.sha256(text.encode())
+    for name in sorted(arrays):
+        total.update(name.encode())
+        total.update(np.ascontiguousarray(arrays[name]).data)
+    return total.hexdigest()

@@ -1,0 +1,71 @@
+"""Evaluation: how often a model is right, and where it looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import autograd as ag
+from autograd import ops
+
+from ..data.loader import Batch, normalise
+from ..data.shapes import Shapes
+from ..models.cait import CaiT
+from ..nn.record import record
+from .value_and_grad import cpu_count, default_micro_batch, in_order
+
+
+class Scores(NamedTuple):
+    top1: float  # the share of images whose class is the first guess
+    top5: float  # or among the first five
+    loss: float
+
+
+def predict(model: CaiT, images: Any, threads: int | None = None) -> np.ndarray:
+    """Logits (B, classes) in evaluation mode, in pieces on threads."""
+    size = default_micro_batch(model)
+
+    def piece(start: int) -> np.ndarray:
+        with ag.no_grad():
+            return model(images[start : start + size]).numpy()
+
+    training = model.training
+    model.eval()
+    try:
+        starts = range(0, len(images), size)
+        return np.concatenate(list(in_order(piece, starts, min(threads or cpu_count(), max(1, len(starts))))))
+    finally:
+        model.train(training)
+
+
+def evaluate(model: CaiT, batches: Iterable[Batch], threads: int | None = None) -> Scores:
+    right1 = right5 = count = 0
+    loss = 0.0
+    for images, labels in batches:
+        logits = predict(model, images, threads)
+        guesses = np.argsort(-logits, axis=1, kind="stable")[:, :5]
+        hits = guesses == labels[:, None]
+        right1, right5, count = right1 + int(hits[:, 0].sum()), right5 + int(hits.any(1).sum()), count + len(labels)
+        loss += ops.cross_entropy(logits, labels, reduction="sum").item()
+    return Scores(right1 / count, right5 / count, loss / count)
+
+
+def attention_inside(model: CaiT, shapes: Shapes, count: int = 64) -> float:
+    """The share of class attention (first layer, mean over heads, patches only) that falls on the object.
+
+    A model that looks everywhere alike has the share of the image that the object covers.
+    """
+    p = model.config["patch_size"]
+    count = min(count, len(shapes))
+    rendered = [shapes.render(i) for i in range(count)]
+    training = model.training
+    with ag.no_grad(), record(model.eval()) as inside:
+        model(normalise(np.stack([image for image, _, _ in rendered])))
+    model.train(training)
+    attention = next(iter(inside.class_attention.values())).mean(axis=1)[:, 0, 1:]
+    masks = np.stack([mask for _, mask, _ in rendered]).astype(np.float64)
+    rows, columns = masks.shape[1] // p, masks.shape[2] // p
+    covered = masks.reshape(count, rows, p, columns, p).mean(axis=(2, 4)).reshape(count, -1)
+    return float(((attention * covered).sum(1) / attention.sum(1)).mean())

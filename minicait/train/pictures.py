@@ -1,0 +1,71 @@
+"""Pictures of a run: its curves as SVG, and a batch as the model sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from ..data.loader import MEAN, STD
+
+WIDTH, HEIGHT, LEFT, TOP = 420, 260, 52, 34
+COLOURS = ("#2b6cb0", "#dd6b20", "#2f855a")
+
+
+def curves(panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]) -> str:
+    """An SVG with one panel per title, one line per name, from (x, y) points."""
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH * len(panels)} {HEIGHT}" '
+        'font-family="sans-serif" font-size="12" fill="#333">',
+        '<rect width="100%" height="100%" fill="white"/>',
+    ]
+    for i, (title, lines) in enumerate(panels.items()):
+        parts += [f'<g transform="translate({i * WIDTH} 0)">', *_panel(title, lines), "</g>"]
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _panel(title: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> list[str]:
+    points = [point for line in lines.values() for point in line] or [(0.0, 0.0)]
+    (x0, y0), (x1, y1) = ([f(values) for values in zip(*points, strict=True)] for f in (min, max))
+    across, down = WIDTH - LEFT - 16, HEIGHT - TOP - 34
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        return LEFT + across * (x - x0) / ((x1 - x0) or 1), TOP + down * (1 - (y - y0) / ((y1 - y0) or 1))
+
+    parts = [f'<text x="{LEFT}" y="20" font-weight="bold">{title}</text>']
+    for value in (y0, (y0 + y1) / 2, y1):
+        y = place(x0, value)[1]
+        parts.append(f'<line x1="{LEFT}" x2="{LEFT + across}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
+        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.3g}</text>')
+    for value in (x0, x1):
+        x = place(value, y0)[0]
+        parts.append(f'<text x="{x:.1f}" y="{TOP + down + 18}" text-anchor="middle">{value:g}</text>')
+    for colour, line in zip(COLOURS, lines.values(), strict=False):
+        path = " ".join("{:.1f},{:.1f}".format(*place(x, y)) for x, y in line)
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        if line:
+            x, y = place(*line[-1])
+            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>')
+    for i, (colour, name) in enumerate(zip(COLOURS, lines, strict=False)):
+        parts.append(f'<text x="{LEFT + 110 + 90 * i}" y="20" fill="{colour}">{name}</text>')
+    return parts
+
+
+def batch_picture(images: np.ndarray, columns: int = 8, least_side: int = 64) -> Image.Image:
+    """Normalised images (B, 3, H, W) side by side."""
+    pixels = (np.moveaxis(images, 1, -1) * STD + MEAN) * 255
+    pixels = np.clip(pixels.round(), 0, 255).astype(np.uint8)
+    whole = max(columns, len(pixels) // columns * columns)
+    rows = [np.concatenate(list(pixels[i : i + columns]), axis=1) for i in range(0, min(whole, len(pixels)), columns)]
+    sheet = Image.fromarray(np.concatenate(rows, axis=0))
+    factor = max(1, -(-least_side // images.shape[-1]))
+    return sheet.resize((sheet.width * factor, sheet.height * factor), Image.Resampling.NEAREST)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    unfinished = path.with_name(f".{path.name}.tmp")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)

@@ -1,0 +1,78 @@
+"""Recipes: what a training run does, as plain data that is printed at its start and saved with it."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The defaults are the plainest training there is: AdamW at a constant rate, and nothing else."""
+
+    epochs: int = 1
+    batch_size: int = 128
+    lr: float = 5e-4  # at the peak
+    lr_for_batch: int | None = None  # if given, lr is meant for this batch size, and scaled to the real one
+    constant_lr: bool = True  # no warm-up and no cosine
+    warmup_epochs: float = 0
+    warmup_lr: float = 1e-6
+    min_lr: float = 1e-5
+    weight_decay: float = 0.05
+    clip_norm: float | None = None
+    accumulate: int = 1  # batches that make one step
+    label_smoothing: float = 0.0
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    ema_decay: float | None = None
+    distillation: str | None = None  # "hard" or "soft", from a teacher
+    distillation_weight: float = 0.5
+    temperature: float = 3.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 1), ("batch_size", 1), ("accumulate", 1), ("lr", 0), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"recipe: {name} must be at least {least}, got {getattr(self, name)}")
+        if self.distillation not in (None, "hard", "soft"):
+            raise ValueError(f"recipe: distillation must be hard or soft, got {self.distillation!r}")
+
+    @property
+    def peak_lr(self) -> float:
+        if self.lr_for_batch is None:
+            return self.lr
+        return self.lr * self.batch_size * self.accumulate / self.lr_for_batch
+
+    def changed(self, **changes: Any) -> Recipe:
+        """With what is not None in `changes`."""
+        return replace(self, **{name: value for name, value in changes.items() if value is not None})
+
+
+_SCHEDULED = Recipe(constant_lr=False, label_smoothing=0.1)
+
+RECIPES: dict[str, Recipe] = {
+    # the paper's: DeiT's recipe, for 400 epochs
+    "cait": replace(
+        _SCHEDULED, epochs=400, batch_size=1024, lr_for_batch=512, warmup_epochs=5, mixup=0.8, cutmix=1.0,
+        ema_decay=0.99996,
+    ),
+    # ten classes of photographs, from scratch
+    "imagenette": replace(
+        _SCHEDULED, epochs=100, batch_size=128, lr_for_batch=512, warmup_epochs=5, mixup=0.8, cutmix=1.0,
+        ema_decay=0.9998,
+    ),
+    # small images, small models, a laptop
+    "small": replace(
+        _SCHEDULED, epochs=12, batch_size=32, lr=1e-3, warmup_epochs=1, clip_norm=1.0, ema_decay=0.999,
+    ),
+    # the paper's fine-tuning at a higher resolution
+    "finetune": Recipe(epochs=30, batch_size=512, lr=5e-6, weight_decay=1e-8, label_smoothing=0.1),
+}  # fmt: skip
+
+
+def recipe(name: str) -> Recipe:
+    if name not in RECIPES:
+        near = difflib.get_close_matches(name, RECIPES, n=1)
+        raise ValueError(f"unknown recipe {name!r}: {f'did you mean {near[0]}?' if near else ', '.join(RECIPES)}")
+    return RECIPES[name]

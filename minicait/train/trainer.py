@@ -1,0 +1,181 @@
+"""Trainer: one step is forward, backward, clip, AdamW, EMA; `fit` runs the epochs of a recipe."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import autograd as ag
+from autograd import ops, random
+from autograd.backend import Array, to_device
+from autograd.random import Stream
+
+from ..data.loader import Loader
+from ..data.mixing import mix, soft_targets
+from ..models.cait import CaiT
+from ..optim import EMA, AdamW, clip_gradients, global_norm, learning_rate
+from .evaluate import Scores, evaluate
+from .losses import hard_distillation, soft_distillation
+from .recipe import Recipe
+from .value_and_grad import value_and_grad
+
+Teacher = Callable[[Any], Any]  # images to logits
+
+
+class NotFiniteError(ArithmeticError):
+    """The loss or a gradient is NaN or infinite; the message names the first parameter that it reached."""
+
+
+@dataclass
+class Epoch:
+    """What `fit` reports after each epoch."""
+
+    number: int  # from 1
+    steps: int
+    lr: float
+    loss: float  # the mean over the epoch
+    scores: Scores  # of the weights as they are
+    ema_scores: Scores | None  # of their average
+
+
+@dataclass
+class Position:
+    """Where a run is: the epoch, the batch in it, and the losses of its batches so far."""
+
+    epoch: int = 0
+    batch: int = 0
+    losses: list[float] = field(default_factory=list)
+
+
+class Trainer:
+    """Without a recipe: AdamW at a constant rate of 5e-4 with weight decay 0.05, and nothing else.
+
+    teacher  any callable from images to logits, for a recipe with distillation
+    """
+
+    def __init__(
+        self,
+        model: CaiT,
+        recipe: Recipe | None = None,
+        device: str | None = None,
+        threads: int | None = None,
+        micro_batch: int | None = None,
+        teacher: Teacher | None = None,
+    ) -> None:
+        self.model = model if device is None else model.to(device)
+        self.recipe = recipe or Recipe()
+        if (self.recipe.distillation is None) != (teacher is None):
+            raise ValueError("Trainer: distillation needs both a recipe that asks for it and a teacher")
+        self.teacher, self.threads, self.micro_batch = teacher, threads, micro_batch
+        self.optimiser = AdamW(model, self.recipe.peak_lr, self.recipe.weight_decay)
+        self.ema = None if self.recipe.ema_decay is None else EMA(model, self.recipe.ema_decay)
+        self.batches = 0  # seen so far; random masks and mixing are drawn by this number
+        self.steps_in_all: int | None = None  # which the schedule needs; `fit` knows it
+        self.position = Position()
+        self.waiting: dict[str, Array] = {}  # gradients of the batches that make up the next step
+
+    def step(self, images: Any, targets: Any) -> float:
+        """One batch: class indices (B,) or soft targets (B, K). Returns its loss."""
+        r = self.recipe
+        self.model.train()
+        targets = np.asarray(targets.numpy() if isinstance(targets, ag.Tensor) else targets)
+        if targets.dtype.kind in "iu" and (r.label_smoothing or self.teacher is not None):
+            targets = soft_targets(targets, self.model.config["num_classes"], r.label_smoothing)
+        loss_fn: Any = ops.cross_entropy
+        if self.teacher is not None:
+            with ag.no_grad():
+                teacher = ag.tensor.as_tensor(self.teacher(images)).numpy()
+            if r.distillation == "hard":
+                targets = hard_distillation(targets, teacher, r.distillation_weight)
+            else:
+                targets = np.concatenate([targets, teacher.astype(targets.dtype)], axis=1)
+                loss_fn = soft_distillation(r.distillation_weight, r.temperature)
+        with random.using(Stream(r.seed, "train", step=self.batches)):
+            loss, gradients = value_and_grad(self.model, loss_fn, images, targets, self.threads, self.micro_batch)
+        self.batches += 1
+        self._accumulate(loss, gradients)
+        return loss
+
+    def _accumulate(self, loss: float, gradients: dict[str, Array]) -> None:
+        """Add a batch's gradients, and move when there are enough."""
+        r = self.recipe
+        norm = global_norm(gradients)
+        if not math.isfinite(loss) or not math.isfinite(norm):
+            bad = [name for name, g in gradients.items() if not bool(np.isfinite(to_device(g, "cpu")).all())]
+            raise NotFiniteError(
+                f"training stopped at batch {self.batches}: the loss is {loss:g}, and the gradient of "
+                f"{bad[-1] if bad else 'no parameter'} is not finite; try a lower learning rate, or ag.detect_anomaly()"
+            )
+        for name, g in gradients.items():
+            if r.accumulate > 1:
+                g *= 1 / r.accumulate
+            if name in self.waiting:
+                self.waiting[name] += g
+            else:
+                self.waiting[name] = g
+        if self.batches % r.accumulate == 0:
+            if r.clip_norm is not None:
+                clip_gradients(self.waiting, r.clip_norm)
+            self.optimiser.lr = self.lr
+            self.optimiser.step(self.waiting)
+            self.waiting = {}
+            if self.ema is not None:
+                self.ema.update()
+
+    @property
+    def device(self) -> str:
+        return self.model.pos_embed.device
+
+    @property
+    def lr(self) -> float:
+        """Of the next step."""
+        r = self.recipe
+        if r.constant_lr or self.steps_in_all is None:
+            return r.peak_lr
+        warmup = round(r.warmup_epochs * self.steps_in_all / r.epochs)
+        return learning_rate(self.optimiser.steps, self.steps_in_all, warmup, r.peak_lr, r.warmup_lr, r.min_lr)
+
+    def fit(
+        self,
+        train_loader: Loader,
+        val_loader: Loader,
+        after_batch: Callable[[float], None] | None = None,
+        after_epoch: Callable[[Epoch], None] | None = None,
+    ) -> list[Epoch]:
+        """Train for the epochs of the recipe, from where the trainer is. Returns their scores.
+
+        `after_batch` is called with the loss of every batch, `after_epoch` with the scores of every epoch. Either may
+        raise to stop: the trainer's state is whole then, and `fit` goes on from it.
+        """
+        epochs = []
+        self.steps_in_all = max(1, self.recipe.epochs * len(train_loader) // self.recipe.accumulate)
+        while self.position.epoch < self.recipe.epochs:
+            epochs.append(self._epoch(train_loader, val_loader, after_batch))
+            if after_epoch is not None:
+                after_epoch(epochs[-1])
+        return epochs
+
+    def _epoch(self, train_loader: Loader, val_loader: Loader, after_batch: Callable[[float], None] | None) -> Epoch:
+        """What is left of an epoch, and its evaluation."""
+        at, r = self.position, self.recipe
+        for images, labels in train_loader.epoch(at.epoch, at.batch):
+            targets: np.ndarray = labels
+            if r.mixup or r.cutmix:
+                targets = soft_targets(labels, self.model.config["num_classes"], r.label_smoothing)
+                images, targets = mix(images, targets, r.mixup, r.cutmix, Stream(r.seed, "mix", self.batches))
+            at.losses.append(self.step(images, targets))
+            at.batch += 1
+            if after_batch is not None:
+                after_batch(at.losses[-1])
+        scores = evaluate(self.model, val_loader, self.threads)
+        ema_scores = None
+        if self.ema is not None:
+            with self.ema.applied():
+                ema_scores = evaluate(self.model, val_loader, self.threads)
+        self.position = Position(at.epoch + 1)
+        loss = float(np.mean(at.losses))
+        return Epoch(at.epoch + 1, self.optimiser.steps, self.optimiser.lr, loss, scores, ema_scores)
