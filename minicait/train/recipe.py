@@ -64,7 +64,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     # small images, small models, a laptop
     "small": replace(
-        _SCHEDULED, epochs=12, batch_size=32, lr=1e-3, warmup_epochs=1, clip_norm=1.0, ema_decay=0.999,
+        _SCHEDULED, epochs=10, batch_size=32, lr=1e-3, warmup_epochs=1, clip_norm=1.0, ema_decay=0.999,
     ),
     # the paper's fine-tuning at a higher resolution
     "finetune": Recipe(epochs=30, batch_size=512, lr=5e-6, weight_decay=1e-8, label_smoothing=0.1),

@@ -94,11 +94,13 @@ class Run:
         model = create_model(plan.model, classes, plan.img_size, plan.patch_size, seed=r.seed)
         side = model.config["img_size"][0]
         self.val_set = Shapes(plan.val_images, side, r.seed + 1_000_003, plan.difficulty)
-        self.train_loader = Loader(Shapes(plan.train_images, side, r.seed, plan.difficulty), r.batch_size, True, r.seed)
+        self.train_set = Shapes(plan.train_images, side, r.seed, plan.difficulty)
+        self.train_loader = Loader(self.train_set, r.batch_size, True, r.seed)
         self.val_loader = Loader(self.val_set, 100)
         self.trainer = Trainer(model, r, device, threads)
         self.before = time.perf_counter()  # minus the seconds of earlier sessions, once resumed
         self.stop: int | None = None
+        self.attention_at_start = attention_inside(model, self.val_set)
 
     @property
     def checkpoint(self) -> Path:
@@ -113,12 +115,16 @@ class Run:
         if not self.rows and not at.batch:
             first = next(iter(self.train_loader.epoch(0)))
             batch_picture(first.images[:32]).save(self.path / "train_batch.jpg", quality=92)
-            self.attention_at_start = attention_inside(self.trainer.model, self.val_set)
             print(f"class attention inside the object, before training: {self.attention_at_start:.1%}")
         total = self.plan.recipe.epochs * len(self.train_loader)
         with self._signals(), tqdm(total=total, initial=self.trainer.batches, disable=None, unit="batch") as bar:
             self.bar, self.started, self.first_batch = bar, time.perf_counter(), self.trainer.batches
-            self.trainer.fit(self.train_loader, self.val_loader, self._after_batch, self._after_epoch)
+            try:
+                self.trainer.fit(self.train_loader, self.val_loader, self._after_batch, self._after_epoch)
+            except OSError as error:
+                hint = f"; the last checkpoint is intact: minicait train --resume {self.path}"
+                hint = hint if self.checkpoint.exists() else ""
+                raise OSError(f"a file could not be written ({error}){hint}") from error
         return self.rows[-1]
 
     def resume(self) -> None:
@@ -137,7 +143,7 @@ class Run:
         print(f"device: {where}{reason}")
         print(f"model: {self.plan.model}, {c.parameters:,} parameters, {c.multiply_adds / 1e9:.2f} GFLOPs per image")
         kind = f"shapes ({self.plan.difficulty}), {len(Shapes.classes)} classes, {config['img_size'][0]} pixels"
-        print(f"data: {kind}, {len(self.train_loader.dataset):,} to train, {len(self.val_set):,} to validate")
+        print(f"data: {kind}, {len(self.train_set):,} to train, {len(self.val_set):,} to validate")
         plain = Recipe()
         changed = {key: value for key, value in asdict(r).items() if value != getattr(plain, key)}
         print("recipe:", ", ".join(f"{key} {value}" for key, value in changed.items()) or "plain")
@@ -193,10 +199,7 @@ class Run:
             "best": self.best,
             "seconds": time.perf_counter() - self.before,
         }
-        try:
-            save_checkpoint(self.trainer, self.checkpoint, extra)
-        except OSError as error:
-            raise OSError(f"the checkpoint could not be written ({error}); the one before it is intact") from error
+        save_checkpoint(self.trainer, self.checkpoint, extra)
 
     def _write_log(self) -> None:
         text = io.StringIO()

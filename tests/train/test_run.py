@@ -1,0 +1,241 @@
+"""A run as a person sees it: its folder, its output, wrong input, and that nothing is lost when it dies."""
+
+import csv
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import minicait
+from minicait.cli import main
+from minicait.tensorfile import open_tensors
+
+ROOT = Path(__file__).parents[2]
+TINY = ["--preset", "tiny", "--img-size", "16", "--patch-size", "8", "--train-images", "48", "--val-images", "20",
+        "--batch-size", "8", "--epochs", "3", "--checkpoint-batches", "2"]  # fmt: skip
+
+
+def train(out, *options):
+    return main(["train", "--device", "cpu", "--out", str(out), *TINY, *options])
+
+
+def start(out, *options):
+    """The same as a process of its own."""
+    command = [sys.executable, "-m", "minicait", "train", "--device", "cpu", *options]
+    command += [] if "--resume" in options else ["--out", str(out), *TINY]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def tensors(path):
+    file = open_tensors(path)
+    return {name: file.read(name) for name in file.entries}
+
+
+def log(folder):
+    return list(csv.DictReader((folder / "log.csv").read_text().splitlines()))
+
+
+def assert_same_run(a, b):
+    """All weights, the optimiser, the averages, and the log but for its times."""
+    for name in ("weights/last.safetensors", "weights/best.safetensors", "checkpoint.safetensors"):
+        left, right = tensors(a / name), tensors(b / name)
+        assert left.keys() == right.keys()
+        for key in left:
+            np.testing.assert_array_equal(left[key], right[key], err_msg=f"{name}: {key}")
+    assert [{**row, "seconds": ""} for row in log(a)] == [{**row, "seconds": ""} for row in log(b)]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run that nothing interrupted."""
+    out = tmp_path_factory.mktemp("runs")
+    assert train(out) == 0
+    return out / "shapes-tiny-1"
+
+
+def test_the_folder_of_a_run(finished):
+    names = {str(p.relative_to(finished)) for p in finished.rglob("*") if p.is_file()}
+    assert names == {"args.json", "log.csv", "curves.svg", "train_batch.jpg", "checkpoint.safetensors",
+                     "weights/last.safetensors", "weights/best.safetensors"}  # fmt: skip
+    plan = json.loads((finished / "args.json").read_text())
+    assert plan["recipe"]["epochs"] == 3 and plan["model"] == "cait_tiny_32" and plan["img_size"] == 16
+    rows = log(finished)
+    assert [row["epoch"] for row in rows] == ["1", "2", "3"] and 0 <= float(rows[-1]["ema_top1"]) <= 1
+    assert (finished / "curves.svg").read_text().count("<polyline") == 4
+    with Image.open(finished / "train_batch.jpg") as picture:
+        assert picture.size == (8 * 64, 64)
+    model, info = minicait.load_model(finished / "weights/best.safetensors")
+    assert info.class_names[0] == "circle" and model.config["num_classes"] == 10
+
+
+def test_what_it_prints(tmp_path, capsys):
+    assert train(tmp_path, "--runs", "2", "--epochs", "2") == 0
+    text = capsys.readouterr().out
+    parts = [
+        "device: NumPy on", "no GPU:", "model: cait_tiny_32", "data: shapes (easy)", "recipe: epochs 2", "estimate:",
+        "before training:", "epoch 2/2: loss", "(EMA", "over 2 runs", "±", "best weights:",
+    ]  # fmt: skip
+    for part in parts:
+        assert part in text, part
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["shapes-tiny-1", "shapes-tiny-2"]
+
+
+def test_smoke_and_overfit(tmp_path, capsys):
+    assert main(["train", "--smoke", "--device", "cpu", "--out", str(tmp_path)]) == 0
+    capsys.readouterr()
+    assert train(tmp_path, "--overfit-one-batch", "--epochs", "40", "--lr", "3e-3") == 0
+    losses = [float(row["loss"]) for row in log(tmp_path / "shapes-tiny-2")]
+    assert losses[-1] < 0.2 < losses[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_ends_and_resuming_goes_on(tmp_path, finished, number):
+    process = start(tmp_path)
+    for line in process.stdout:
+        if line.startswith("epoch 1/"):
+            process.send_signal(number)
+            break
+    rest = process.communicate(timeout=60)[0]
+    assert process.returncode == 128 + number
+    assert f"stopped by {number.name}; to go on: minicait train --resume" in rest and "Traceback" not in rest
+    assert main(["train", "--resume", str(tmp_path / "shapes-tiny-1"), "--device", "cpu", "--threads", "1"]) == 0
+    assert_same_run(tmp_path / "shapes-tiny-1", finished)
+
+
+def kill_and_resume(out, finished, seed):
+    """Kill a run at a random moment, resume it, kill it again, until it is through. Returns how often it was killed."""
+    rng = random.Random(seed)
+    folder, kills = out / "shapes-tiny-1", 0
+    while True:
+        resume = ["--resume", str(folder)] if (folder / "checkpoint.safetensors").exists() else []
+        if not resume and folder.exists():  # killed before its first checkpoint: a new run starts anew
+            for path in sorted(folder.rglob("*"), reverse=True):
+                path.unlink() if path.is_file() else path.rmdir()
+            folder.rmdir()
+        process = start(out, *resume)
+        for line in process.stdout:
+            if line.startswith("folder:"):
+                break
+        try:
+            process.wait(timeout=rng.uniform(0.02, 0.6))
+        except subprocess.TimeoutExpired:
+            process.kill()
+        code = process.wait()
+        process.stdout.close()
+        if code == 0:
+            assert_same_run(folder, finished)
+            return kills
+        assert code == -signal.SIGKILL
+        kills += 1
+        if kills > 40:
+            pytest.fail("it never got through")
+
+
+def test_killed_at_random_moments_it_ends_the_same(tmp_path, finished):
+    assert kill_and_resume(tmp_path, finished, seed=0) >= 1
+
+
+@pytest.mark.slow
+def test_twenty_kills(tmp_path, finished):
+    kills, seed = 0, 1
+    while kills < 20:
+        (tmp_path / str(seed)).mkdir()
+        kills += kill_and_resume(tmp_path / str(seed), finished, seed)
+        seed += 1
+    print(f"\n{kills} kills in {seed - 1} runs; all ended with the same bits")
+
+
+def test_the_log_is_cut_back_to_the_checkpoint(tmp_path, finished):
+    """A run that died after writing its log and before its checkpoint must not have the epoch twice."""
+    process = start(tmp_path)
+    for line in process.stdout:
+        if line.startswith("epoch 2/"):
+            process.kill()
+            break
+    process.communicate()
+    folder = tmp_path / "shapes-tiny-1"
+    with (folder / "log.csv").open("a") as file:
+        file.write("9,9,9,9,9,9,9,9,9,9\n")
+    assert main(["train", "--resume", str(folder), "--device", "cpu"]) == 0
+    assert_same_run(folder, finished)
+
+
+def test_a_full_disk_leaves_the_last_checkpoint_and_says_so(tmp_path, monkeypatch, capsys):
+    saved = []
+
+    def full(fd):
+        saved.append(1)
+        if len(saved) > 3:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert train(tmp_path) == 2
+    error = capsys.readouterr().err
+    assert (
+        "the checkpoint could not be written" in error and "No space left on device" in error and "is intact" in error
+    )
+    monkeypatch.undo()
+    assert main(["train", "--resume", str(tmp_path / "shapes-tiny-1"), "--device", "cpu"]) == 0
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path, finished, capsys):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name in ("args.json", "checkpoint.safetensors"):
+        (folder / name).write_bytes((finished / name).read_bytes())
+    content = bytearray((folder / "checkpoint.safetensors").read_bytes())
+    content[-1000] ^= 1
+    (folder / "checkpoint.safetensors").write_bytes(content)
+    assert main(["train", "--resume", str(folder)]) == 2
+    assert "checkpoint.safetensors was altered or damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--preset", "huge"], "unknown model 'huge'"),
+        (["--recipe", "smal"], "unknown recipe 'smal': did you mean small?"),
+        (["--difficulty", "extreme"], "difficulty must be one of easy, medium, hard"),
+        (["--img-size", "17"], "an image of 17 x 17 does not divide into patches of 8"),
+        (["--batch-size", "100"], "a batch of 100 cannot be made from 48 images"),
+        (["--epochs", "0"], "epochs must be at least 1, got 0"),
+        (["--lr", "-1"], "lr must be at least 0, got -1"),
+        (["--threads", "0"], "--threads must be at least 1, got 0"),
+        (["--runs", "0"], "--runs must be at least 1, got 0"),
+        (["--seed", "-1"], "seed must be at least 0, got -1"),
+        (["--device", "tpu"], "unknown device 'tpu'"),
+        (["--resume", "nowhere"], "there is no run in nowhere"),
+        (["--out", "/dev/null/x"], "Not a directory"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_makes_no_folder(options, sentence, tmp_path, capsys):
+    assert train(tmp_path / "runs", *options) == 2
+    error = capsys.readouterr().err
+    assert sentence in error and error.startswith("minicait: ") and error.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_diverging_run_stops_with_a_word(tmp_path, capsys, monkeypatch):
+    import minicait.train.trainer as trainer
+
+    real, count = trainer.value_and_grad, []
+
+    def sometimes_nan(*args):
+        loss, gradients = real(*args)
+        count.append(1)
+        return (float("nan"), gradients) if len(count) == 5 else (loss, gradients)
+
+    monkeypatch.setattr(trainer, "value_and_grad", sometimes_nan)
+    assert train(tmp_path) == 2
+    error = capsys.readouterr().err
+    assert "training stopped at batch 5: the loss is nan" in error
+    assert time.time() - (tmp_path / "shapes-tiny-1/checkpoint.safetensors").stat().st_mtime < 60
