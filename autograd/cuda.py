@@ -11,12 +11,16 @@ import numpy as np
 INSTALL_HINT = "pip install -e '.[cuda12]' (or '.[cuda13]')"
 
 
+class DeviceError(RuntimeError):
+    """A GPU was asked for and cannot be used."""
+
+
 def module() -> Any:
     """The cupy module, imported on first use."""
     try:
         import cupy
     except ImportError as error:
-        raise RuntimeError(f"a GPU was asked for, but CuPy is not installed: {INSTALL_HINT}") from error
+        raise DeviceError(f"a GPU was asked for, but CuPy is not installed: {INSTALL_HINT}") from error
     return cupy
 
 
@@ -59,12 +63,12 @@ def to_gpu(x: Any, device: str) -> Any:
     if name != "cuda" or (":" in device and not index.isdigit()):
         raise ValueError(f"unknown device {device!r}: expected 'cpu', 'cuda', or a GPU by number such as 'cuda:1'")
     if (reason := why_unusable()) is not None:
-        raise RuntimeError(f"device {device!r} is not usable: {reason}")
+        raise DeviceError(f"device {device!r} is not usable: {reason}")
     cupy = module()
     if is_array(x) and (not index or x.device.id == int(index)):
         return x
     if index and int(index) >= (count := cupy.cuda.runtime.getDeviceCount()):
-        raise RuntimeError(f"device {device!r} is not usable: this machine has {count} CUDA device(s)")
+        raise DeviceError(f"device {device!r} is not usable: this machine has {count} CUDA device(s)")
     with cupy.cuda.Device(int(index or 0)):
         return cupy.array(x)
 

@@ -44,11 +44,11 @@ def main() -> int:
     args = parser.parse_args()
     try:
         how = recipe("small").changed(epochs=args.epochs, seed=args.seed)
-    except ValueError as error:
+        plan = Plan("cait_tiny_32", how, train_images=6000, val_images=500, difficulty="easy", patch_size=8)
+        run = Run(plan, new_folder(args.out, "shapes"))
+    except (ValueError, OSError) as error:
         parser.error(str(error))
 
-    plan = Plan("cait_tiny_32", how, train_images=6000, val_images=500, difficulty="easy", patch_size=8)
-    run = Run(plan, new_folder(args.out, "shapes"))
     print("a linear classifier on the same images:", end=" ", flush=True)
     print(f"{linear_classifier(run.train_set, run.val_set):.1%}")
     try:

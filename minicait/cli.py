@@ -12,11 +12,14 @@ from typing import Any
 import numpy as np
 
 from autograd import cuda
+from autograd.cuda import DeviceError
 
 from . import __version__
+from .download import DownloadError
 from .models import PRESETS, PUBLISHED, list_models, preset
 from .models.summary import cost
 from .published import get_weights
+from .train.trainer import NotFiniteError
 from .weights import open_weights
 
 EXAMPLES = """examples:
@@ -33,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     try:
         return args.run(args)
-    except (ValueError, ArithmeticError, RuntimeError, OSError) as error:
+    except (ValueError, NotFiniteError, DownloadError, DeviceError, OSError) as error:
         print(f"minicait: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -72,6 +75,13 @@ TRAIN_EXAMPLES = """examples:
 """
 
 
+# options that are part of a run's plan, which a resumed run has already
+PLANNED = (
+    "preset", "img_size", "patch_size", "difficulty", "train_images", "val_images", "recipe", "epochs", "batch_size",
+    "lr", "seed", "out", "runs", "smoke", "overfit_one_batch",
+)  # fmt: skip
+
+
 def _add_train(commands: Any) -> None:
     raw = argparse.RawDescriptionHelpFormatter
     train = commands.add_parser("train", help="train a model on shapes", epilog=TRAIN_EXAMPLES, formatter_class=raw)
@@ -98,34 +108,34 @@ def _add_train(commands: Any) -> None:
     run.add_argument("--runs", type=int, default=1, metavar="N", help="with N seeds, for a mean and a deviation")
     run.add_argument("--smoke", action="store_true", help="a few seconds, to see that everything works")
     run.add_argument("--overfit-one-batch", action="store_true", help="learn one batch by heart, as a check")
-    train.set_defaults(run=_train)
+    train.set_defaults(run=_train, defaults={name: train.get_default(name) for name in PLANNED})
 
 
 def _train(args: argparse.Namespace) -> int:
-    from .train.run import Plan, Run, Stopped, new_folder, resumed, summary
+    from .train.run import Run, Stopped, new_folder, resumed, summary
 
     device = args.device or ("cuda" if cuda.cuda_available() else "cpu")
     for name in ("threads", "runs", "checkpoint_batches", "train_images", "val_images"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
     options = {"device": device, "threads": args.threads, "checkpoint_batches": args.checkpoint_batches}
+    if args.resume is not None and (given := [name for name in PLANNED if getattr(args, name) != args.defaults[name]]):
+        named = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise ValueError(f"--resume goes on with a run as it was planned; leave out {named}")
     scores = []
-    try:
-        for number in range(args.runs):
-            if args.resume is not None:
-                run = resumed(args.resume, **options)
-            else:
-                plan = _plan(args, args.seed + number)
-                Plan(**vars(plan))  # checked before a folder is made
-                name = f"shapes-{plan.model.removeprefix('cait_').rpartition('_')[0]}"
-                run = Run(plan, Path(), **options)
-                run.path = new_folder(args.out, name)
+    for number in range(args.runs):
+        if args.resume is not None:
+            run = resumed(args.resume, **options)
+        else:
+            run = Run(_plan(args, args.seed + number), Path(), **options)  # which checks everything, then
+            run.path = new_folder(args.out, f"shapes-{args.preset.removeprefix('cait_')}")
+        try:
             last = run.go()
-            scores.append(max(last.top1, last.ema_top1 or 0))
-            print(f"best weights: {run.path / 'weights/best.safetensors'}; curves: {run.path / 'curves.svg'}")
-    except Stopped as stop:
-        print(f"stopped by {stop}; to go on: minicait train --resume {run.path}")
-        return stop.code
+        except Stopped as stop:
+            print(f"stopped by {stop}; to go on: minicait train --resume {run.path}")
+            return stop.code
+        scores.append(max(last.top1, last.ema_top1 or 0))
+        print(f"best weights: {run.path / 'weights/best.safetensors'}; curves: {run.path / 'curves.svg'}")
     print(f"top-1: {summary(scores)}")
     return 0
 

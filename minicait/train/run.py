@@ -30,7 +30,7 @@ from .checkpoint import load_checkpoint, read_checkpoint, save_checkpoint
 from .evaluate import attention_inside
 from .pictures import batch_picture, curves, write_text
 from .recipe import Recipe
-from .trainer import Epoch, Trainer
+from .trainer import Epoch, NotFiniteError, Trainer
 from .value_and_grad import cpu_count
 
 ESTIMATE_AFTER = 5  # batches
@@ -125,6 +125,13 @@ class Run:
                 hint = f"; the last checkpoint is intact: minicait train --resume {self.path}"
                 hint = hint if self.checkpoint.exists() else ""
                 raise OSError(f"a file could not be written ({error}){hint}") from error
+            except NotFiniteError as error:
+                last = (
+                    f"the last good checkpoint is {self.checkpoint}"
+                    if self.checkpoint.exists()
+                    else "no checkpoint yet"
+                )
+                raise NotFiniteError(f"{error}; {last}") from error
         return self.rows[-1]
 
     def resume(self) -> None:
@@ -192,6 +199,8 @@ class Run:
                 save_weights(model, self.path / "weights/best.safetensors", names)
         self._write_log()
         self._save()
+        if self.stop is not None and epoch.number < self.plan.recipe.epochs:
+            raise Stopped(self.stop)
 
     def _save(self) -> None:
         extra = {

@@ -105,6 +105,7 @@ class Trainer:
         r = self.recipe
         norm = global_norm(gradients)
         if not math.isfinite(loss) or not math.isfinite(norm):
+            # backward goes through the model from its end, so the last parameter is the first that was reached
             bad = [name for name, g in gradients.items() if not bool(np.isfinite(to_device(g, "cpu")).all())]
             raise NotFiniteError(
                 f"training stopped at batch {self.batches}: the loss is {loss:g}, and the gradient of "
