@@ -17,8 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
+from autograd import cuda_available
 from minicait.data import Shapes
-from minicait.train import recipe
+from minicait.train import NotFiniteError, recipe
 from minicait.train.run import Plan, Run, Stopped, new_folder
 
 
@@ -45,18 +46,19 @@ def main() -> int:
     try:
         how = recipe("small").changed(epochs=args.epochs, seed=args.seed)
         plan = Plan("cait_tiny_32", how, train_images=6000, val_images=500, difficulty="easy", patch_size=8)
-        run = Run(plan, new_folder(args.out, "shapes"))
-    except (ValueError, OSError) as error:
-        parser.error(str(error))
-
-    print("a linear classifier on the same images:", end=" ", flush=True)
-    print(f"{linear_classifier(run.train_set, run.val_set):.1%}")
-    try:
+        run = Run(plan, Path(), device="cuda" if cuda_available() else "cpu")
+        print("a linear classifier on the same images:", end=" ", flush=True)
+        print(f"{linear_classifier(run.train_set, run.val_set):.1%}")
+        run.path = new_folder(args.out, "shapes")
         last = run.go()
     except Stopped as stop:
         print(f"stopped by {stop}; to go on: minicait train --resume {run.path}")
         return stop.code
-    print(f"\nCaiT is right for {max(last.top1, last.ema_top1 or 0):.1%} of new images.")
+    except (ValueError, OSError, NotFiniteError) as error:
+        parser.error(str(error))
+    except KeyboardInterrupt:
+        return 130
+    print(f"\nCaiT is right for {last.score:.1%} of new images.")
     before, after = run.attention_at_start, last.attention_inside
     print(f"Of its class attention, {after:.1%} is on the object; before training it was {before:.1%}.")
     weights = str(run.path / "weights/best.safetensors")

@@ -39,6 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, NotFiniteError, DownloadError, DeviceError, OSError) as error:
         print(f"minicait: {error}", file=sys.stderr)
         return 2
+    except MemoryError:
+        print(
+            "minicait: out of memory; use fewer --threads (each holds a micro-batch) or a smaller --preset",
+            file=sys.stderr,
+        )
+        return 2
     except KeyboardInterrupt:
         print("minicait: stopped", file=sys.stderr)
         return 130
@@ -86,7 +92,7 @@ def _add_train(commands: Any) -> None:
     raw = argparse.RawDescriptionHelpFormatter
     train = commands.add_parser("train", help="train a model on shapes", epilog=TRAIN_EXAMPLES, formatter_class=raw)
     what = train.add_argument_group("what to train")
-    what.add_argument("--preset", default="tiny", help="tiny, small, or a model's name (default: %(default)s)")
+    what.add_argument("--preset", default="tiny", help="tiny, small, xxs24, ... (default: %(default)s)")
     what.add_argument("--img-size", type=int, help="side of the images in pixels (default: the preset's)")
     what.add_argument("--patch-size", type=int, help="side of the patches (default for tiny, small: a quarter)")
     data = train.add_argument_group("data")
@@ -94,7 +100,7 @@ def _add_train(commands: Any) -> None:
     data.add_argument("--train-images", type=int, default=6000, metavar="N", help="(default: %(default)s)")
     data.add_argument("--val-images", type=int, default=500, metavar="N", help="(default: %(default)s)")
     how = train.add_argument_group("recipe")
-    how.add_argument("--recipe", default="small", help="cait, imagenette, small or finetune (default: %(default)s)")
+    how.add_argument("--recipe", default="small", help="cait, imagenette or small (default: %(default)s)")
     how.add_argument("--epochs", type=int, help="(default: the recipe's)")
     how.add_argument("--batch-size", type=int, help="(default: the recipe's)")
     how.add_argument("--lr", type=float, help="learning rate at its peak (default: the recipe's)")
@@ -105,7 +111,9 @@ def _add_train(commands: Any) -> None:
     run.add_argument("--device", default=None, help="cpu, cuda or cuda:1 (default: cuda if it works, else cpu)")
     run.add_argument("--threads", type=int, help="(default: all CPUs this process may use); changes no result")
     run.add_argument("--checkpoint-batches", type=int, default=100, metavar="N", help="(default: every %(default)s)")
-    run.add_argument("--runs", type=int, default=1, metavar="N", help="with N seeds, for a mean and a deviation")
+    run.add_argument(
+        "--runs", type=int, default=1, metavar="N", help="with N seeds, of data and weights: mean and deviation"
+    )
     run.add_argument("--smoke", action="store_true", help="a few seconds, to see that everything works")
     run.add_argument("--overfit-one-batch", action="store_true", help="learn one batch by heart, as a check")
     train.set_defaults(run=_train, defaults={name: train.get_default(name) for name in PLANNED})
@@ -119,7 +127,8 @@ def _train(args: argparse.Namespace) -> int:
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
     options = {"device": device, "threads": args.threads, "checkpoint_batches": args.checkpoint_batches}
-    if args.resume is not None and (given := [name for name in PLANNED if getattr(args, name) != args.defaults[name]]):
+    given = [name for name in PLANNED if getattr(args, name) != args.defaults[name]]
+    if args.resume is not None and given:
         named = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise ValueError(f"--resume goes on with a run as it was planned; leave out {named}")
     scores = []
@@ -134,8 +143,13 @@ def _train(args: argparse.Namespace) -> int:
         except Stopped as stop:
             print(f"stopped by {stop}; to go on: minicait train --resume {run.path}")
             return stop.code
-        scores.append(max(last.top1, last.ema_top1 or 0))
+        scores.append(last.score)
+        if args.overfit_one_batch:
+            print("the batch is learned by heart" if last.top1 == 1 else f"of the batch, {last.top1:.0%} is learned")
         print(f"best weights: {run.path / 'weights/best.safetensors'}; curves: {run.path / 'curves.svg'}")
+        if run.stop is not None and number + 1 < args.runs:
+            print(f"stopped after {number + 1} of {args.runs} runs: {summary(scores)}")
+            return 128 + run.stop
     print(f"top-1: {summary(scores)}")
     return 0
 
@@ -144,18 +158,25 @@ def _plan(args: argparse.Namespace, seed: int) -> Any:
     from .train.recipe import recipe
     from .train.run import Plan
 
+    for name in ("img_size", "patch_size"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
+    if args.smoke and args.overfit_one_batch:
+        raise ValueError("choose one of --smoke and --overfit-one-batch")
     small = args.preset in ("tiny", "small")
-    chosen = recipe(args.recipe).changed(epochs=args.epochs, batch_size=args.batch_size, lr=args.lr, seed=seed)
-    model = f"cait_{args.preset}_32" if small else args.preset
+    names = (args.preset, f"cait_{args.preset}", f"cait_{args.preset}_32", f"cait_{args.preset}_224")
+    model = next((name for name in names if name in PRESETS), args.preset)
     size = args.img_size or preset(model).img_size
     patch = args.patch_size or (size // 4 if small else None)
+    chosen = recipe(args.recipe).changed(epochs=args.epochs, batch_size=args.batch_size, lr=args.lr, seed=seed)
     train_images, val_images = args.train_images, args.val_images
     if args.smoke:
-        chosen, train_images, val_images = chosen.changed(epochs=2, batch_size=8), 32, 20
+        chosen = chosen.changed(epochs=args.epochs or 2, batch_size=args.batch_size or 8)
+        train_images, val_images = 4 * chosen.batch_size, 20
     if args.overfit_one_batch:
-        plain = {"label_smoothing": 0.0, "warmup_epochs": 0, "constant_lr": True}
+        plain = {"label_smoothing": 0.0, "mixup": 0.0, "cutmix": 0.0, "weight_decay": 0.0, "constant_lr": True}
         chosen, train_images = chosen.changed(epochs=args.epochs or 60, **plain), chosen.batch_size
-    return Plan(model, chosen, train_images, val_images, args.difficulty, size, patch)
+    return Plan(model, chosen, train_images, val_images, args.difficulty, size, patch, args.overfit_one_batch)
 
 
 def _models(args: argparse.Namespace) -> int:

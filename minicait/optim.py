@@ -46,7 +46,9 @@ class AdamW:
 
     def step(self, gradients: Mapping[str, Array] | None = None) -> None:
         """Move the parameters along the given gradients, by default along their `.grad`. Those without stay."""
-        given = gradients or {name: p.grad.data for name, p in self.parameters.items() if p.grad is not None}
+        given = gradients
+        if given is None:
+            given = {name: p.grad.data for name, p in self.parameters.items() if p.grad is not None}
         self.steps += 1
         b1, b2 = self.betas
         correction1, correction2 = 1 - b1**self.steps, 1 - b2**self.steps

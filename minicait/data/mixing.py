@@ -12,6 +12,8 @@ Box = tuple[int, int, int, int]  # top, bottom, left, right
 
 def soft_targets(labels: np.ndarray, classes: int, smoothing: float = 0.0) -> np.ndarray:
     """(B, classes): s/K everywhere, and 1 - s more at the label."""
+    if len(labels) and not 0 <= labels.min() <= labels.max() < classes:
+        raise IndexError(f"labels must be in [0, {classes - 1}], got {labels.min()} to {labels.max()}")
     targets = np.full((len(labels), classes), smoothing / classes, np.float32)
     targets[np.arange(len(labels)), labels] += 1 - smoothing
     return targets

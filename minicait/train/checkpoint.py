@@ -50,7 +50,11 @@ def load_checkpoint(trainer: Trainer, path: Path) -> dict[str, Any]:
         if state[what] != ours:
             different = sorted(key for key in {*ours, *state[what]} if ours.get(key) != state[what].get(key))
             raise ValueError(f"{path.name} is of another run: its {what} differs in {', '.join(different)}")
-    trainer.waiting = {name: arrays[f"waiting/{name}"] for name in state["waiting"]}
+    own = {key: array for key, array in _arrays(trainer).items() if not key.startswith("waiting/")}
+    own |= {f"waiting/{name}": trainer.optimiser.mean[name] for name in state["waiting"]}
+    if {key: array.shape for key, array in own.items()} != {key: array.shape for key, array in arrays.items()}:
+        raise ValueError(f"{path.name} is of another run: its arrays are others")
+    trainer.waiting = {name: to_device(arrays[f"waiting/{name}"], trainer.device) for name in state["waiting"]}
     for key, array in _arrays(trainer).items():
         array[...] = to_device(arrays[key], trainer.device)
     trainer.batches, trainer.optimiser.steps, trainer.optimiser.lr = state["batches"], state["steps"], state["lr"]
@@ -89,6 +93,6 @@ def _arrays(trainer: Trainer) -> dict[str, Any]:
 def _digest(text: str, arrays: Mapping[str, np.ndarray]) -> str:
     total = hashlib.sha256(text.encode())
     for name in sorted(arrays):
-        total.update(name.encode())
+        total.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
         total.update(np.ascontiguousarray(arrays[name]).data)
     return total.hexdigest()

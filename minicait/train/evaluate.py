@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,17 +25,23 @@ class Scores(NamedTuple):
 
 def predict(model: CaiT, images: Any, threads: int | None = None) -> np.ndarray:
     """Logits (B, classes) in evaluation mode, in pieces on threads."""
-    size = default_micro_batch(model)
+    return np.concatenate(list(_pieces(model, images, threads, lambda part: model(part).numpy())))
 
-    def piece(start: int) -> np.ndarray:
+
+def _pieces(model: CaiT, images: Any, threads: int | None, work: Callable[[Any], Any]) -> Iterator[Any]:
+    """work(piece) for the pieces of a batch in evaluation mode, in order."""
+    on_cpu = model.pos_embed.device == "cpu"
+    size = default_micro_batch(model) if on_cpu else max(1, len(images))
+    workers = min(threads or cpu_count(), max(1, -(-len(images) // size))) if on_cpu else 1
+
+    def piece(start: int) -> Any:
         with ag.no_grad():
-            return model(images[start : start + size]).numpy()
+            return work(images[start : start + size])
 
     training = model.training
     model.eval()
     try:
-        starts = range(0, len(images), size)
-        return np.concatenate(list(in_order(piece, starts, min(threads or cpu_count(), max(1, len(starts))))))
+        yield from in_order(piece, range(0, len(images), size), workers)
     finally:
         model.train(training)
 
@@ -52,20 +58,22 @@ def evaluate(model: CaiT, batches: Iterable[Batch], threads: int | None = None) 
     return Scores(right1 / count, right5 / count, loss / count)
 
 
-def attention_inside(model: CaiT, shapes: Shapes, count: int = 64) -> float:
+def attention_inside(model: CaiT, shapes: Shapes, count: int = 64, threads: int | None = None) -> float:
     """The share of class attention (first layer, mean over heads, patches only) that falls on the object.
 
     A model that looks everywhere alike has the share of the image that the object covers.
     """
     p = model.config["patch_size"]
-    count = min(count, len(shapes))
-    rendered = [shapes.render(i) for i in range(count)]
-    training = model.training
-    with ag.no_grad(), record(model.eval()) as inside:
-        model(normalise(np.stack([image for image, _, _ in rendered])))
-    model.train(training)
-    attention = next(iter(inside.class_attention.values())).mean(axis=1)[:, 0, 1:]
+    rendered = [shapes.render(i) for i in range(min(count, len(shapes)))]
+    images = normalise(np.stack([image for image, _, _ in rendered]))
     masks = np.stack([mask for _, mask, _ in rendered]).astype(np.float64)
     rows, columns = masks.shape[1] // p, masks.shape[2] // p
-    covered = masks.reshape(count, rows, p, columns, p).mean(axis=(2, 4)).reshape(count, -1)
+    covered = masks.reshape(-1, rows, p, columns, p).mean(axis=(2, 4)).reshape(len(masks), -1)
+
+    def look(part: Any) -> np.ndarray:
+        with record(model) as inside:
+            model(part)
+        return next(iter(inside.class_attention.values())).mean(axis=1)[:, 0, 1:]
+
+    attention = np.concatenate(list(_pieces(model, images, threads, look)))
     return float(((attention * covered).sum(1) / attention.sum(1)).mean())

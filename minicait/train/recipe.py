@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import math
 from dataclasses import dataclass, replace
 from typing import Any
+
+_LEAST = {
+    "epochs": 1, "batch_size": 1, "accumulate": 1, "seed": 0, "lr": 0, "warmup_epochs": 0, "warmup_lr": 0, "min_lr": 0,
+    "weight_decay": 0, "mixup": 0, "cutmix": 0, "temperature": 1e-6, "clip_norm": 1e-12,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -32,9 +38,14 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("epochs", 1), ("batch_size", 1), ("accumulate", 1), ("lr", 0), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"recipe: {name} must be at least {least}, got {getattr(self, name)}")
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int | float) and least <= value < math.inf):
+                raise ValueError(f"recipe: {name} must be at least {least}, got {value}")
+        for name in ("label_smoothing", "ema_decay", "distillation_weight"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int | float) and 0 <= value <= 1):
+                raise ValueError(f"recipe: {name} must be in [0, 1], got {value}")
         if self.distillation not in (None, "hard", "soft"):
             raise ValueError(f"recipe: distillation must be hard or soft, got {self.distillation!r}")
 
@@ -52,7 +63,7 @@ class Recipe:
 _SCHEDULED = Recipe(constant_lr=False, label_smoothing=0.1)
 
 RECIPES: dict[str, Recipe] = {
-    # the paper's: DeiT's recipe, for 400 epochs
+    # the paper's: DeiT's recipe, for 400 epochs (without its crops and colours, which are a matter of the data)
     "cait": replace(
         _SCHEDULED, epochs=400, batch_size=1024, lr_for_batch=512, warmup_epochs=5, mixup=0.8, cutmix=1.0,
         ema_decay=0.99996,

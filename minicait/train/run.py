@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import resource
 import signal
 import sys
 import time
@@ -26,12 +25,17 @@ from ..data.shapes import Shapes
 from ..models import create_model
 from ..models.summary import cost
 from ..weights import save_weights
-from .checkpoint import load_checkpoint, read_checkpoint, save_checkpoint
+from .checkpoint import load_checkpoint, save_checkpoint
 from .evaluate import attention_inside
 from .pictures import batch_picture, curves, write_text
 from .recipe import Recipe
 from .trainer import Epoch, NotFiniteError, Trainer
 from .value_and_grad import cpu_count
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 ESTIMATE_AFTER = 5  # batches
 
@@ -47,6 +51,7 @@ class Plan:
     difficulty: str = "easy"
     img_size: int | None = None
     patch_size: int | None = None
+    overfit: bool = False  # validate on the training images: has it learned them by heart?
 
     @staticmethod
     def from_json(content: dict[str, Any]) -> Plan:
@@ -78,6 +83,11 @@ class Row:
     attention_inside: float
     seconds: float
 
+    @property
+    def score(self) -> float:
+        """top-1 of the averaged weights, if there are any, else of the last ones."""
+        return self.top1 if self.ema_top1 is None else self.ema_top1
+
 
 class Run:
     """A folder with args.json, log.csv, curves.svg, train_batch.jpg, weights/ and checkpoint.safetensors."""
@@ -94,13 +104,15 @@ class Run:
         model = create_model(plan.model, classes, plan.img_size, plan.patch_size, seed=r.seed)
         side = model.config["img_size"][0]
         self.val_set = Shapes(plan.val_images, side, r.seed + 1_000_003, plan.difficulty)
+        if plan.overfit:
+            self.val_set = Shapes(plan.train_images, side, r.seed, plan.difficulty)
         self.train_set = Shapes(plan.train_images, side, r.seed, plan.difficulty)
         self.train_loader = Loader(self.train_set, r.batch_size, True, r.seed)
         self.val_loader = Loader(self.val_set, 100)
         self.trainer = Trainer(model, r, device, threads)
         self.before = time.perf_counter()  # minus the seconds of earlier sessions, once resumed
         self.stop: int | None = None
-        self.attention_at_start = attention_inside(model, self.val_set)
+        self.attention_at_start = attention_inside(model, self.val_set, threads=threads)
 
     @property
     def checkpoint(self) -> Path:
@@ -115,6 +127,7 @@ class Run:
         if not self.rows and not at.batch:
             first = next(iter(self.train_loader.epoch(0)))
             batch_picture(first.images[:32]).save(self.path / "train_batch.jpg", quality=92)
+            self._save()  # so that a run can be resumed from its first moment on
             print(f"class attention inside the object, before training: {self.attention_at_start:.1%}")
         total = self.plan.recipe.epochs * len(self.train_loader)
         with self._signals(), tqdm(total=total, initial=self.trainer.batches, disable=None, unit="batch") as bar:
@@ -137,6 +150,8 @@ class Run:
     def resume(self) -> None:
         """Go back to where the checkpoint was written; log rows that came after it are dropped."""
         extra = load_checkpoint(self.trainer, self.checkpoint)
+        if extra["plan"] != json.loads(json.dumps(asdict(self.plan))):
+            raise ValueError(f"{self.path / 'args.json'} was changed since the checkpoint was written")
         self.rows = [Row(**row) for row in extra["rows"]]
         self.best = extra["best"]
         self.before -= extra["seconds"]
@@ -145,10 +160,12 @@ class Run:
     def _announce(self) -> None:
         r, config = self.plan.recipe, self.trainer.model.config
         where = f"CuPy on {self.device}" if self.device != "cpu" else f"NumPy on {self.threads or cpu_count()} threads"
-        reason = "" if self.device != "cpu" else f"; no GPU: {cuda.why_unusable()}"
+        why = cuda.why_unusable()
+        reason = "the GPU works" if self.device != "cpu" else "as asked for" if why is None else f"no GPU: {why}"
         c = cost(config)
-        print(f"device: {where}{reason}")
-        print(f"model: {self.plan.model}, {c.parameters:,} parameters, {c.multiply_adds / 1e9:.2f} GFLOPs per image")
+        print(f"device: {where}; {reason}")
+        flops = f"{c.multiply_adds / 1e9:.2f} GFLOPs per image"
+        print(f"model: {self.plan.model}, patches of {config['patch_size']}, {c.parameters:,} parameters, {flops}")
         kind = f"shapes ({self.plan.difficulty}), {len(Shapes.classes)} classes, {config['img_size'][0]} pixels"
         print(f"data: {kind}, {len(self.train_set):,} to train, {len(self.val_set):,} to validate")
         plain = Recipe()
@@ -163,8 +180,13 @@ class Run:
         if done == ESTIMATE_AFTER:
             left = self.plan.recipe.epochs * len(self.train_loader) - self.trainer.batches
             seconds = (time.perf_counter() - self.started) / done * left
-            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform != "darwin" else 2**30)
-            tqdm.write(f"estimate: {seconds / 60:.1f} minutes to go, {memory:.2f} GB of memory at the peak so far")
+            memory = ""
+            if resource is not None:
+                peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (
+                    2**20 if sys.platform != "darwin" else 2**30
+                )
+                memory = f", {peak:.2f} GB of memory at the peak so far"
+            tqdm.write(f"estimate: {seconds / 60:.1f} minutes to go{memory}")
             sys.stdout.flush()
         if self.stop is not None:
             self._save()
@@ -178,7 +200,7 @@ class Run:
         row = Row(
             epoch.number, epoch.steps, epoch.lr, epoch.loss, epoch.scores.top1, epoch.scores.top5,
             None if ema is None else ema.top1, None if ema is None else ema.top5,
-            attention_inside(model, self.val_set), time.perf_counter() - self.before,
+            attention_inside(model, self.val_set, threads=self.threads), time.perf_counter() - self.before,
         )  # fmt: skip
         self.rows.append(row)
         average = "" if ema is None else f" (EMA {ema.top1:.1%})"
@@ -203,7 +225,11 @@ class Run:
             raise Stopped(self.stop)
 
     def _save(self) -> None:
+        if (name := self.trainer.not_finite()) is not None:  # never in place of a good one
+            at = f"at batch {self.trainer.batches}"
+            raise NotFiniteError(f"training stopped {at}: the weights of {name} are not finite")
         extra = {
+            "plan": asdict(self.plan),
             "rows": [asdict(row) for row in self.rows],
             "best": self.best,
             "seconds": time.perf_counter() - self.before,
@@ -260,12 +286,11 @@ def resumed(path: Path, **options: Any) -> Run:
     arguments = path / "args.json"
     if not arguments.is_file():
         raise ValueError(f"there is no run in {path}: it has no args.json")
-    read_checkpoint(path / "checkpoint.safetensors")
     try:
         plan = Plan.from_json(json.loads(arguments.read_text(encoding="utf-8")))
-    except (ValueError, TypeError, KeyError) as error:
+        run = Run(plan, path, **options)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{arguments} is damaged ({error})") from error
-    run = Run(plan, path, **options)
     run.resume()
     return run
 

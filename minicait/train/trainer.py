@@ -11,7 +11,7 @@ import numpy as np
 
 import autograd as ag
 from autograd import ops, random
-from autograd.backend import Array, to_device
+from autograd.backend import Array, array_module, is_array, to_device
 from autograd.random import Stream
 
 from ..data.loader import Loader
@@ -82,7 +82,8 @@ class Trainer:
         """One batch: class indices (B,) or soft targets (B, K). Returns its loss."""
         r = self.recipe
         self.model.train()
-        targets = np.asarray(targets.numpy() if isinstance(targets, ag.Tensor) else targets)
+        targets = targets.numpy() if isinstance(targets, ag.Tensor) else targets
+        targets = to_device(targets, "cpu") if is_array(targets) else np.asarray(targets)
         if targets.dtype.kind in "iu" and (r.label_smoothing or self.teacher is not None):
             targets = soft_targets(targets, self.model.config["num_classes"], r.label_smoothing)
         loss_fn: Any = ops.cross_entropy
@@ -95,22 +96,39 @@ class Trainer:
                 targets = np.concatenate([targets, teacher.astype(targets.dtype)], axis=1)
                 loss_fn = soft_distillation(r.distillation_weight, r.temperature)
         with random.using(Stream(r.seed, "train", step=self.batches)):
-            loss, gradients = value_and_grad(self.model, loss_fn, images, targets, self.threads, self.micro_batch)
+            arguments = self.model, loss_fn, images, targets, self.threads, self.micro_batch
+            loss, gradients = value_and_grad(*arguments)
+            norm = global_norm(gradients)
+            if not math.isfinite(loss) or not math.isfinite(norm):
+                raise NotFiniteError(f"training stopped at batch {self.batches + 1}: {self._offender(*arguments)}")
         self.batches += 1
-        self._accumulate(loss, gradients)
+        self._accumulate(gradients)
         return loss
 
-    def _accumulate(self, loss: float, gradients: dict[str, Array]) -> None:
+    def _offender(self, model: CaiT, loss_fn: Any, images: Any, targets: Any, *_: Any) -> str:
+        """What is not finite first, on the way from the weights and images to the gradients."""
+        if (name := self.not_finite()) is not None:
+            return f"the weights of {name} are not finite"
+        values = images.numpy() if isinstance(images, ag.Tensor) else images
+        if not bool(array_module(values).isfinite(values).all()):
+            return "an image is not finite"
+        try:
+            with ag.detect_anomaly(), np.errstate(all="ignore"):
+                value_and_grad(model, loss_fn, images, targets, 1, self.micro_batch)
+        except ag.AnomalyError as error:
+            return str(error).split(".")[0] + "; try a lower learning rate"
+        return "the sum of the gradients is too large for a number; try a lower learning rate"
+
+    def not_finite(self) -> str | None:
+        """The first parameter whose weights are not all finite."""
+        for name, p in self.model.named_parameters():
+            if not bool(array_module(p.data).isfinite(p.data).all()):
+                return name
+        return None
+
+    def _accumulate(self, gradients: dict[str, Array]) -> None:
         """Add a batch's gradients, and move when there are enough."""
         r = self.recipe
-        norm = global_norm(gradients)
-        if not math.isfinite(loss) or not math.isfinite(norm):
-            # backward goes through the model from its end, so the last parameter is the first that was reached
-            bad = [name for name, g in gradients.items() if not bool(np.isfinite(to_device(g, "cpu")).all())]
-            raise NotFiniteError(
-                f"training stopped at batch {self.batches}: the loss is {loss:g}, and the gradient of "
-                f"{bad[-1] if bad else 'no parameter'} is not finite; try a lower learning rate, or ag.detect_anomaly()"
-            )
         for name, g in gradients.items():
             if r.accumulate > 1:
                 g *= 1 / r.accumulate
@@ -138,6 +156,7 @@ class Trainer:
         if r.constant_lr or self.steps_in_all is None:
             return r.peak_lr
         warmup = round(r.warmup_epochs * self.steps_in_all / r.epochs)
+        warmup = min(warmup, self.steps_in_all // 5)  # a run of few epochs must not spend them all on warming up
         return learning_rate(self.optimiser.steps, self.steps_in_all, warmup, r.peak_lr, r.warmup_lr, r.min_lr)
 
     def fit(
@@ -153,6 +172,8 @@ class Trainer:
         raise to stop: the trainer's state is whole then, and `fit` goes on from it.
         """
         epochs = []
+        if not hasattr(train_loader, "epoch"):
+            raise TypeError("fit: train_loader must be a minicait.data.Loader, which can find any batch again")
         self.steps_in_all = max(1, self.recipe.epochs * len(train_loader) // self.recipe.accumulate)
         while self.position.epoch < self.recipe.epochs:
             epochs.append(self._epoch(train_loader, val_loader, after_batch))
@@ -172,6 +193,8 @@ class Trainer:
             at.batch += 1
             if after_batch is not None:
                 after_batch(at.losses[-1])
+        if (name := self.not_finite()) is not None:
+            raise NotFiniteError(f"training stopped after batch {self.batches}: the weights of {name} are not finite")
         scores = evaluate(self.model, val_loader, self.threads)
         ema_scores = None
         if self.ema is not None:

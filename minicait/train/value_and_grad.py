@@ -44,7 +44,8 @@ def value_and_grad(
 
     loss_fn(logits, targets) must be a mean over its samples: then the mean over the pieces is the mean over the batch.
     """
-    images, targets = (constant(x, like=_like(model)) for x in (images, targets))
+    plain = (x.data if isinstance(x, Tensor) else x for x in (images, targets))
+    images, targets = (constant(x, like=_like(model)) for x in plain)
     if len(images) != len(targets) or not len(images):
         raise ValueError(f"value_and_grad: {len(images)} images need as many targets, at least one, got {len(targets)}")
     on_gpu = not isinstance(images, np.ndarray)

@@ -93,6 +93,7 @@ def test_smoke_and_overfit(tmp_path, capsys):
     assert main(["train", "--smoke", "--device", "cpu", "--out", str(tmp_path)]) == 0
     capsys.readouterr()
     assert train(tmp_path, "--overfit-one-batch", "--epochs", "40", "--lr", "3e-3") == 0
+    assert "the batch is learned by heart" in capsys.readouterr().out
     losses = [float(row["loss"]) for row in log(tmp_path / "shapes-tiny-2")]
     assert losses[-1] < 0.2 < losses[0]
 
@@ -117,7 +118,7 @@ def kill_and_resume(out, finished, seed):
     folder, kills = out / "shapes-tiny-1", 0
     while True:
         resume = ["--resume", str(folder)] if (folder / "checkpoint.safetensors").exists() else []
-        if not resume and folder.exists():  # killed before its first checkpoint: a new run starts anew
+        if not resume and folder.exists():  # killed before its first batch
             for path in sorted(folder.rglob("*"), reverse=True):
                 path.unlink() if path.is_file() else path.rmdir()
             folder.rmdir()
@@ -208,6 +209,9 @@ def test_a_damaged_checkpoint_is_refused(tmp_path, finished, capsys):
         (["--batch-size", "100"], "a batch of 100 cannot be made from 48 images"),
         (["--epochs", "0"], "epochs must be at least 1, got 0"),
         (["--lr", "-1"], "lr must be at least 0, got -1"),
+        (["--lr", "inf"], "lr must be at least 0, got inf"),
+        (["--patch-size", "0"], "--patch-size must be at least 1, got 0"),
+        (["--smoke", "--overfit-one-batch"], "choose one of --smoke and --overfit-one-batch"),
         (["--threads", "0"], "--threads must be at least 1, got 0"),
         (["--runs", "0"], "--runs must be at least 1, got 0"),
         (["--seed", "-1"], "seed must be at least 0, got -1"),
@@ -220,6 +224,55 @@ def test_bad_input_is_one_sentence_and_makes_no_folder(options, sentence, tmp_pa
     error = capsys.readouterr().err
     assert sentence in error and error.startswith("minicait: ") and error.count("\n") == 1
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("change", ["[]", '{"model": 1}', "nonsense", "difficulty", "train_images"])
+def test_a_changed_plan_is_refused(tmp_path, finished, capsys, change):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "checkpoint.safetensors").write_bytes((finished / "checkpoint.safetensors").read_bytes())
+    plan = json.loads((finished / "args.json").read_text())
+    changes = {"difficulty": {**plan, "difficulty": "hard"}, "train_images": {**plan, "train_images": "a"}}
+    (folder / "args.json").write_text(json.dumps(changes[change]) if change in changes else change)
+    assert main(["train", "--resume", str(folder), "--device", "cpu"]) == 2
+    error = capsys.readouterr().err
+    assert "args.json" in error and error.count("\n") == 1
+
+
+def test_a_weight_that_is_not_finite_never_becomes_a_checkpoint(tmp_path, capsys, monkeypatch):
+    import minicait.optim as optim
+
+    real, count = optim.AdamW.step, []
+
+    def explode(self, gradients=None):
+        real(self, gradients)
+        count.append(1)
+        if len(count) == 6:
+            self.parameters["norm.weight"].data[0] = np.inf
+
+    monkeypatch.setattr(optim.AdamW, "step", explode)
+    assert train(tmp_path) == 2
+    assert "the weights of norm.weight are not finite" in capsys.readouterr().err
+    state = tensors(tmp_path / "shapes-tiny-1/checkpoint.safetensors")
+    assert all(np.isfinite(value).all() for value in state.values())
+
+
+def test_a_signal_in_the_last_evaluation_ends_the_other_runs_too(tmp_path, capsys, monkeypatch):
+    import minicait.train.trainer as trainer
+
+    real = trainer.evaluate
+    calls = []
+
+    def interrupted(*args):
+        calls.append(1)
+        if len(calls) == 2:  # of the only epoch: the weights, then their average
+            os.kill(os.getpid(), signal.SIGTERM)
+        return real(*args)
+
+    monkeypatch.setattr(trainer, "evaluate", interrupted)
+    assert train(tmp_path, "--epochs", "1", "--runs", "3") == 128 + signal.SIGTERM
+    assert "stopped after 1 of 3 runs" in capsys.readouterr().out
+    assert [p.name for p in tmp_path.iterdir()] == ["shapes-tiny-1"]
 
 
 @pytest.mark.parametrize(
@@ -248,6 +301,6 @@ def test_a_diverging_run_stops_with_a_word(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(trainer, "value_and_grad", sometimes_nan)
     assert train(tmp_path) == 2
     error = capsys.readouterr().err
-    assert "training stopped at batch 5: the loss is nan" in error
+    assert "training stopped at batch 5: " in error
     assert f"the last good checkpoint is {tmp_path / 'shapes-tiny-1/checkpoint.safetensors'}" in error
     assert time.time() - (tmp_path / "shapes-tiny-1/checkpoint.safetensors").stat().st_mtime < 60

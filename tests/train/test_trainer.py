@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 import minicait
-from autograd import ops
+from autograd import Tensor, ops
+from autograd.random import Stream
 from minicait.data import Shapes
 from minicait.data.loader import Loader, normalise
-from minicait.data.mixing import soft_targets
+from minicait.data.mixing import mix, soft_targets
 from minicait.models.cait import CaiT
-from minicait.optim import AdamW
+from minicait.optim import AdamW, learning_rate
 from minicait.train import (
     RECIPES,
     NotFiniteError,
@@ -32,6 +33,9 @@ FULL = Recipe(
     epochs=3, batch_size=8, lr=1e-3, constant_lr=False, warmup_epochs=0.5, clip_norm=1.0, label_smoothing=0.1,
     mixup=0.8, cutmix=1.0, ema_decay=0.99, accumulate=2,
 )  # fmt: skip
+
+
+HEAD = b'"model/head.weight":{"dtype":"F32"'  # in the header of a checkpoint
 
 
 def loaders(batch_size=8):
@@ -67,6 +71,16 @@ def test_soft_targets_and_labels_are_the_same():
     images, labels = next(iter(loaders()[0]))
     losses = [Trainer(CaiT(**SMALL)).step(images, t) for t in (labels, soft_targets(labels, 10))]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_tensors_are_as_good_as_arrays():
+    images, labels = next(iter(loaders()[0]))
+    losses = {Trainer(CaiT(**SMALL)).step(x, y) for x, y in ((images, labels), (Tensor(images), Tensor(labels)))}
+    assert len(losses) == 1
+    with pytest.raises(IndexError, match=r"labels must be in \[0, 9\], got -1 to"):
+        Trainer(CaiT(**SMALL), Recipe(label_smoothing=0.1)).step(images, labels - labels.min() - 1)
+    with pytest.raises(TypeError, match=r"train_loader must be a minicait\.data\.Loader"):
+        Trainer(CaiT(**SMALL)).fit([(images, labels)], [(images, labels)])
 
 
 def test_accumulated_batches_are_one_large_batch():
@@ -149,6 +163,8 @@ def test_checkpoints_that_do_not_fit_are_refused_and_change_nothing(tmp_path):
         (content[:-100], "is damaged"),
         (content[:-100] + bytes(100), "was altered or damaged"),
         (content.replace(b'\\"batches\\": 1', b'\\"batches\\": 7'), "was altered or damaged"),
+        (content.replace(HEAD, HEAD.replace(b"F32", b"I32")), "was altered or damaged"),
+        (content.replace(b'"shape":[10,12]', b'"shape":[12,10]'), "was altered or damaged"),
         (b"nonsense", "is damaged"),
     ]:
         assert broken != content
@@ -163,17 +179,97 @@ def test_checkpoints_that_do_not_fit_are_refused_and_change_nothing(tmp_path):
         read_checkpoint(Path(tmp_path / "none.safetensors"))
 
 
-def test_a_loss_that_is_not_finite_stops_and_names_the_parameter():
-    trainer = Trainer(CaiT(**SMALL))
+def test_what_is_not_finite_is_named():
     images, labels = next(iter(loaders()[0]))
+    trainer = Trainer(CaiT(**SMALL))
     trainer.step(images, labels)
     before = state(trainer)
-    images[3, 0, 0, 0] = np.nan
-    with pytest.raises(
-        NotFiniteError, match=r"stopped at batch 2: the loss is nan, and the gradient of \S+ is not finite"
-    ):
-        trainer.step(images, labels)
+    broken = images.copy()
+    broken[3, 0, 0, 0] = np.nan
+    with pytest.raises(NotFiniteError, match="stopped at batch 2: an image is not finite"):
+        trainer.step(broken, labels)
     assert_same(state(trainer), before)
+    assert trainer.batches == 1
+    for name in ("patch_embed.proj.weight", "blocks.1.mlp.fc1.weight"):
+        trainer = Trainer(CaiT(**SMALL))
+        dict(trainer.model.named_parameters())[name].data.flat[0] = np.nan
+        with pytest.raises(NotFiniteError, match=f"the weights of {name} are not finite"):
+            trainer.step(images, labels)
+    trainer = Trainer(CaiT(**SMALL))
+    trainer.model.head.weight.data[...] = 3e38
+    named = r"(linear|cross_entropy|layer_norm): (forward|backward) made"
+    with pytest.raises(NotFiniteError, match=named), np.errstate(all="ignore"):
+        trainer.step(images, labels)
+
+
+def by_hand(model, images, targets, lr, clip=None):
+    """One step of AdamW, written here again."""
+    optimiser = AdamW(model, lr, 0.05)
+    loss, gradients = value_and_grad(model, ops.cross_entropy, images, targets)
+    if clip is not None:
+        length = np.sqrt(sum(float((g.astype(np.float64) ** 2).sum()) for g in gradients.values()))
+        gradients = {name: g * np.float32(min(1, clip / (length + 1e-6))) for name, g in gradients.items()}
+    optimiser.step(gradients)
+    return loss
+
+
+def test_every_part_of_a_recipe_does_its_work():
+    """Smoothing, clipping, mixing and the average of the weights, each against a step that is written out."""
+    train, val = loaders()
+    images, labels = next(iter(train.epoch(0)))
+    smooth = soft_targets(labels, 10, 0.3)
+    mixed = mix(images, smooth, 0.8, 1.0, Stream(0, "mix", 0))
+    for how, expected, clip in [
+        (Recipe(label_smoothing=0.3), (images, smooth), None),
+        (Recipe(label_smoothing=0.3, clip_norm=0.01), (images, smooth), 0.01),
+        (Recipe(label_smoothing=0.3, mixup=0.8, cutmix=1.0), mixed, None),
+    ]:
+        trainer, other = Trainer(CaiT(**SMALL), how.changed(batch_size=8)), CaiT(**SMALL)
+        losses = []
+
+        class OneBatchError(Exception): ...
+
+        def first(loss, losses=losses):
+            losses.append(loss)
+            raise OneBatchError
+
+        with pytest.raises(OneBatchError):
+            trainer.fit(train, val, after_batch=first)
+        assert losses == [by_hand(other, *expected, 5e-4, clip)]
+        for name, value in trainer.model.state_dict().items():
+            if not name.endswith(("proj_l.bias", "attn.k.bias")):
+                np.testing.assert_allclose(value, other.state_dict()[name], rtol=1e-5, atol=1e-7, err_msg=name)
+
+
+def test_the_average_of_the_weights_is_what_is_evaluated():
+    trainer = Trainer(CaiT(**SMALL), Recipe(epochs=1, batch_size=8, lr=1e-2, ema_decay=0.9))
+    train, val = loaders()
+    averages = {name: p.data.copy() for name, p in trainer.model.named_parameters()}
+    count = []
+
+    def follow(loss):
+        count.append(1)
+        decay = min(0.9, (1 + len(count)) / (10 + len(count)))
+        for name, p in trainer.model.named_parameters():
+            averages[name] = decay * averages[name] + (1 - decay) * p.data
+
+    (epoch,) = trainer.fit(train, val, after_batch=follow)
+    averaged = CaiT(**SMALL)
+    averaged.load_state_dict(averages)
+    want = evaluate(averaged, val)
+    assert epoch.ema_scores.loss == pytest.approx(want.loss, rel=1e-4) and epoch.ema_scores.loss != epoch.scores.loss
+    assert epoch.scores == evaluate(trainer.model, val)
+
+
+def test_the_rate_of_every_step():
+    rates, trainer = [], Trainer(CaiT(**SMALL), FULL.changed(accumulate=1))
+    trainer.fit(*loaders(), after_batch=lambda loss: rates.append(trainer.optimiser.lr))
+    assert rates == [
+        learning_rate(step, 15, 2, 1e-3, 1e-6, 1e-5) for step in range(15)
+    ]  # half an epoch is 2 of 5 steps
+    short = Trainer(CaiT(**SMALL), FULL.changed(epochs=1, warmup_epochs=1, accumulate=1))
+    short.fit(*loaders())
+    assert short.optimiser.lr < 1e-3  # warming up took a fifth of the run, not all of it
 
 
 def test_distillation():
@@ -212,7 +308,9 @@ def test_recipes():
     json.dumps(vars(RECIPES["imagenette"]))
     with pytest.raises(ValueError, match="unknown recipe 'smal': did you mean small"):
         recipe("smal")
-    for wrong in ({"epochs": 0}, {"batch_size": 0}, {"distillation": "medium"}):
+    wrongs = [{"epochs": 0}, {"batch_size": 0}, {"distillation": "medium"}, {"lr": float("nan")}, {"lr": float("inf")},
+              {"label_smoothing": 7}, {"mixup": -1}, {"ema_decay": 2}, {"clip_norm": -1}, {"seed": "a"}]  # fmt: skip
+    for wrong in wrongs:
         with pytest.raises(ValueError, match="recipe: "):
             Recipe(**wrong)
 
