@@ -19,7 +19,8 @@ from .download import DownloadError
 from .models import PRESETS, PUBLISHED, list_models, preset
 from .models.summary import cost
 from .published import get_weights
-from .train.trainer import NotFiniteError
+from .train import NotFiniteError, recipe
+from .train.run import Plan, Run, Stopped, new_folder, resumed, summary
 from .weights import open_weights
 
 EXAMPLES = """examples:
@@ -120,10 +121,8 @@ def _add_train(commands: Any) -> None:
 
 
 def _train(args: argparse.Namespace) -> int:
-    from .train.run import Run, Stopped, new_folder, resumed, summary
-
     device = args.device or ("cuda" if cuda.cuda_available() else "cpu")
-    for name in ("threads", "runs", "checkpoint_batches", "train_images", "val_images"):
+    for name in ("threads", "runs", "checkpoint_batches", "train_images", "val_images", "img_size", "patch_size"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
     options = {"device": device, "threads": args.threads, "checkpoint_batches": args.checkpoint_batches}
@@ -154,13 +153,8 @@ def _train(args: argparse.Namespace) -> int:
     return 0
 
 
-def _plan(args: argparse.Namespace, seed: int) -> Any:
-    from .train.recipe import recipe
-    from .train.run import Plan
-
-    for name in ("img_size", "patch_size"):
-        if getattr(args, name) is not None and getattr(args, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
+def _plan(args: argparse.Namespace, seed: int) -> Plan:
+    """What the options of `train` ask for."""
     if args.smoke and args.overfit_one_batch:
         raise ValueError("choose one of --smoke and --overfit-one-batch")
     small = args.preset in ("tiny", "small")

@@ -103,10 +103,9 @@ class Run:
         classes = len(Shapes.classes)
         model = create_model(plan.model, classes, plan.img_size, plan.patch_size, seed=r.seed)
         side = model.config["img_size"][0]
-        self.val_set = Shapes(plan.val_images, side, r.seed + 1_000_003, plan.difficulty)
-        if plan.overfit:
-            self.val_set = Shapes(plan.train_images, side, r.seed, plan.difficulty)
         self.train_set = Shapes(plan.train_images, side, r.seed, plan.difficulty)
+        others = Shapes(plan.val_images, side, r.seed + 1_000_003, plan.difficulty)
+        self.val_set = self.train_set if plan.overfit else others
         self.train_loader = Loader(self.train_set, r.batch_size, True, r.seed)
         self.val_loader = Loader(self.val_set, 100)
         self.trainer = Trainer(model, r, device, threads)
@@ -135,16 +134,10 @@ class Run:
             try:
                 self.trainer.fit(self.train_loader, self.val_loader, self._after_batch, self._after_epoch)
             except OSError as error:
-                hint = f"; the last checkpoint is intact: minicait train --resume {self.path}"
-                hint = hint if self.checkpoint.exists() else ""
-                raise OSError(f"a file could not be written ({error}){hint}") from error
+                hint = f"the last checkpoint is intact: minicait train --resume {self.path}"
+                raise OSError(f"a file could not be written ({error}); {hint}") from error
             except NotFiniteError as error:
-                last = (
-                    f"the last good checkpoint is {self.checkpoint}"
-                    if self.checkpoint.exists()
-                    else "no checkpoint yet"
-                )
-                raise NotFiniteError(f"{error}; {last}") from error
+                raise NotFiniteError(f"{error}; the last good checkpoint is {self.checkpoint}") from error
         return self.rows[-1]
 
     def resume(self) -> None:
@@ -182,9 +175,8 @@ class Run:
             seconds = (time.perf_counter() - self.started) / done * left
             memory = ""
             if resource is not None:
-                peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (
-                    2**20 if sys.platform != "darwin" else 2**30
-                )
+                unit = 2**30 if sys.platform == "darwin" else 2**20  # bytes there, kilobytes elsewhere
+                peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
                 memory = f", {peak:.2f} GB of memory at the peak so far"
             tqdm.write(f"estimate: {seconds / 60:.1f} minutes to go{memory}")
             sys.stdout.flush()

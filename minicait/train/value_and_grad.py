@@ -52,7 +52,8 @@ def value_and_grad(
     size = len(images) if on_gpu else micro_batch or default_micro_batch(model)
     if size < 1:
         raise ValueError(f"value_and_grad: micro_batch must be at least 1, got {size}")
-    names, parameters = zip(*model.named_parameters(), strict=True)
+    learned = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    names, parameters = list(learned), list(learned.values())
     stream = random.current() or model.next_stream()
 
     def piece(start: int) -> tuple[Array, list[Array | None], Tensor]:
@@ -82,7 +83,7 @@ def value_and_grad(
         if len(outputs) < 2:
             outputs.append(logits)
             if len(outputs) == 2:
-                _refuse_coupled(loss_fn, outputs, losses, targets, size, len(images))
+                _refuse_coupled(loss_fn, outputs, losses, targets)
     return float(sum(losses)), {name: g for name, g in zip(names, sums, strict=True) if g is not None}
 
 
@@ -132,11 +133,9 @@ def in_order(work: Callable[[int], Any], items: range, workers: int) -> Iterator
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _refuse_coupled(
-    loss_fn: Loss, outputs: list[Tensor], losses: list[Array], targets: Array, size: int, count: int
-) -> None:
+def _refuse_coupled(loss_fn: Loss, outputs: list[Tensor], losses: list[Array], targets: Array) -> None:
     """A loss that couples the samples of a batch has another value on two pieces together than apart."""
-    together = slice(0, sum(len(o) for o in outputs))
+    count, together = len(targets), slice(0, sum(len(o) for o in outputs))
     with ag.no_grad():
         whole = float(loss_fn(ag.ops.concat(outputs), targets[together]).data)
     apart = float(sum(float(loss) for loss in losses[:2])) * count / together.stop

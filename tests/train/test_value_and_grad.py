@@ -134,3 +134,11 @@ def test_the_size_of_a_piece_and_the_number_of_threads():
     assert default_micro_batch(CaiT(num_classes=2, depth=1)) == 1  # dim 192 at 224
     assert default_micro_batch(CaiT(num_classes=2, depth=1, dim=96, heads=2, img_size=32, patch_size=4)) == 11
     assert cpu_count() >= 1
+
+
+def test_frozen_parameters_are_left_alone():
+    model = CaiT(**SMALL)
+    for p in model.patch_embed.parameters():
+        p.requires_grad = False
+    _, gradients = value_and_grad(model, ops.cross_entropy, IMAGES, LABELS)
+    assert set(gradients) == {n for n, _ in model.named_parameters() if not n.startswith("patch_embed")}
