@@ -20,7 +20,7 @@ def module() -> Any:
     try:
         import cupy
     except ImportError as error:
-        raise DeviceError(f"a GPU was asked for, but CuPy is not installed: {INSTALL_HINT}") from error
+        raise DeviceError(f"CuPy is not installed: {INSTALL_HINT}") from error
     return cupy
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from numbers import Integral
 
 import numpy as np
@@ -52,8 +53,7 @@ class Stream:
 
     def generator(self) -> np.random.Generator:
         """NumPy's generator at the beginning of this stream, for whatever is not drawn per sample."""
-        purpose = int.from_bytes(hashlib.blake2b(self.purpose.encode(), digest_size=8).digest(), "little")
-        key = np.array([self.seed, purpose], np.uint64)
+        key = np.array([self.seed, _number(self.purpose)], np.uint64)
         counter = np.array([0, 0, self.sample, self.step], np.uint64)
         return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
@@ -63,6 +63,11 @@ class Stream:
         for i in range(shape[0]):
             rows[i] = self.at(sample=self.sample + i).generator().random(shape[1:], dtype=np.float32)
         return rows
+
+
+@lru_cache(1024)
+def _number(purpose: str) -> int:
+    return int.from_bytes(hashlib.blake2b(purpose.encode(), digest_size=8).digest(), "little")
 
 
 _current: ContextVar[Stream | None] = ContextVar("autograd_stream", default=None)

@@ -3,7 +3,11 @@
 nn         layers: linear, norms, patch embedding, three kinds of attention; `record` sees inside
 models     the table of models, and CaiT itself
 weights    weights in and out of files; `pth` reads PyTorch's, `published` downloads the authors'
-data       the names of the classes
+trained    a model from its weights
+data       images: shapes, Imagenette, folders; crops and colours, batches on threads, mixing
+optim      AdamW, its schedule, clipping, the average of the weights
+train      gradients by micro-batches on threads, recipes, the trainer, runs
+explain    where a model looks
 cli        the command line
 """
 
@@ -22,7 +26,8 @@ from . import models, nn, optim, train
 from .data import imagenet_classes
 from .models import create_model, list_models
 from .nn.record import record
-from .weights import load_model, load_weights, save_weights
+from .trained import load_model
+from .weights import load_weights, save_weights
 
 __all__ = [
     "create_model",

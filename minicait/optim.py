@@ -12,6 +12,8 @@ from autograd.backend import Array, array_module
 
 from .nn import Module
 
+CHUNK = 1 << 16  # values of an array that are worked on at a time, and stay in the cache meanwhile
+
 
 def is_decayed(name: str, shape: tuple[int, ...]) -> bool:
     """The reference's rule: biases, norms and LayerScale (all 1-d), positions and the class token are not decayed."""
@@ -50,23 +52,30 @@ class AdamW:
         if given is None:
             given = {name: p.grad.data for name, p in self.parameters.items() if p.grad is not None}
         self.steps += 1
-        b1, b2 = self.betas
-        correction1, correction2 = 1 - b1**self.steps, 1 - b2**self.steps
         for name, p in self.parameters.items():
-            g = given.get(name)
-            if g is None:
-                continue
-            m, v = self.mean[name], self.square[name]
-            m *= b1
-            m += (1 - b1) * g
-            v *= b2
-            v += (1 - b2) * (g * g)
-            if self.weight_decay and is_decayed(name, p.shape):
-                p.data *= 1 - self.lr * self.weight_decay
-            root = array_module(v).sqrt(v)
-            root *= 1 / math.sqrt(correction2)
-            root += self.eps
-            p.data -= self.lr / correction1 * (m / root)
+            if (g := given.get(name)) is not None:
+                decay = self.lr * self.weight_decay if is_decayed(name, p.shape) else 0.0
+                for weights, gradient, mean, square in _chunks(p.data, g, self.mean[name], self.square[name]):
+                    self._move(weights, gradient, mean, square, decay)
+
+    def _move(self, p: Array, g: Array, m: Array, v: Array, decay: float) -> None:
+        """All in place, with one array of scratch that is small enough to stay in the cache."""
+        (b1, b2), xp = self.betas, array_module(p)
+        scratch = g * (1 - b1)
+        m *= b1
+        m += scratch
+        xp.multiply(g, g, out=scratch)
+        scratch *= 1 - b2
+        v *= b2
+        v += scratch
+        if decay:
+            p *= 1 - decay
+        xp.sqrt(v, out=scratch)
+        scratch *= 1 / math.sqrt(1 - b2**self.steps)
+        scratch += self.eps
+        xp.divide(m, scratch, out=scratch)
+        scratch *= self.lr / (1 - b1**self.steps)
+        p -= scratch
 
     def zero_grad(self) -> None:
         for p in self.parameters.values():
@@ -85,9 +94,22 @@ def learning_rate(
     return final + (peak - final) * 0.5 * (1 + math.cos(math.pi * min(1, step / max(1, total))))
 
 
+def _chunks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
+    """Views of the same part of all arrays, one part after the other. On a GPU they stay whole."""
+    if not all(isinstance(array, np.ndarray) and array.flags.c_contiguous for array in arrays):
+        yield arrays
+        return
+    flat = [array.reshape(-1) for array in arrays]
+    for i in range(0, flat[0].size, CHUNK):
+        yield tuple(array[i : i + CHUNK] for array in flat)
+
+
 def global_norm(gradients: Mapping[str, Array]) -> float:
     """The length of all gradients taken as one vector."""
-    return math.sqrt(sum(float((g.astype(np.float64) ** 2).sum()) for g in gradients.values()))
+    square = sum(float(array_module(g).vdot(g, g)) for g in gradients.values())
+    if not math.isfinite(square):  # the squares may be too large for float32, and not the gradients
+        square = sum(float((g.astype(np.float64) ** 2).sum()) for g in gradients.values())
+    return math.sqrt(square)
 
 
 def clip_gradients(gradients: Mapping[str, Array], max_norm: float) -> float:
@@ -115,8 +137,10 @@ class EMA:
         self.steps += 1
         decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
         for name, p in self.parameters.items():
-            average = self.average[name]
-            average += (1 - decay) * (p.data - average)
+            for average, own in _chunks(self.average[name], p.data):
+                step = own - average
+                step *= 1 - decay
+                average += step
 
     @contextmanager
     def applied(self) -> Iterator[None]:

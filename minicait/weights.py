@@ -19,6 +19,7 @@ import numpy as np
 
 from autograd.backend import to_device
 
+from .data.picture import MEAN, STD
 from .models.cait import CaiT
 from .pth import read_pth, read_tensor, tensors_in
 from .tensorfile import open_tensors, write_tensors
@@ -33,8 +34,8 @@ class Info:
 
     config: dict[str, Any] = field(default_factory=dict)  # the arguments of CaiT
     class_names: list[str] | None = None
-    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
-    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    mean: tuple[float, ...] = MEAN
+    std: tuple[float, ...] = STD
     crop_ratio: float = 1.0
 
 
@@ -136,19 +137,6 @@ def save_weights(
         raise ValueError(f"{len(names)} class names do not fit a model with {model.config['num_classes']} classes")
     info = Info(model.config, names, tuple(map(float, mean)), tuple(map(float, std)), float(crop_ratio))
     write_tensors(path, model.state_dict(), {"format": "np", "minicait": json.dumps(asdict(info))})
-
-
-def load_model(path: str | Path) -> tuple[CaiT, Info]:
-    """The model of a file that `save_weights` wrote, in evaluation mode, and what the file knows about it."""
-    file = open_weights(path)
-    if file.info is None:
-        raise ValueError(
-            f"{file.path.name} does not say which model it is for: create that with minicait.create_model, then use "
-            "minicait.load_weights"
-        )
-    model = CaiT(**file.info.config)
-    load_weights(model, path)
-    return model.eval(), file.info
 
 
 def resize_positions(pos_embed: np.ndarray, old: tuple[int, int], new: tuple[int, int]) -> np.ndarray:

@@ -152,6 +152,13 @@ CASES = [
     Case("softmax", "first axis", lambda x: ops.softmax(x, 0), (normal(3, 4),)),
     Case("log_softmax", "last axis", ops.log_softmax, (normal(3, 4),)),
     Case("layer_norm", "plain", ops.layer_norm, (normal(2, 3, 5), normal(5), normal(5))),
+    Case("scaled_residual", "plain", ops.scaled_residual, (normal(2, 3, 4), normal(2, 3, 4), normal(4))),
+    Case(
+        "scaled_residual",
+        "some rows",
+        lambda x, branch, scale: ops.scaled_residual(x, branch, scale, 1.25, np.array([2, 0])),
+        (normal(4, 3, 5), normal(2, 3, 5), normal(5)),
+    ),
     Case("gelu", "plain", ops.gelu, (normal(3, 4),)),
     Case("dropout", "plain", lambda x: ops.dropout(x, 0.4, STREAM), (normal(3, 4),)),
     Case("drop_path", "plain", lambda x: ops.drop_path(x, 0.4, STREAM), (normal(6, 2, 2),)),

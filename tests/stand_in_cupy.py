@@ -18,11 +18,10 @@ import numpy as np
 KEYWORDS = {"axis", "keepdims", "dtype", "out", "copy"}
 FUNCTIONS = [
     "abs", "arange", "broadcast_to", "clip", "concatenate", "copysign", "empty", "empty_like", "exp", "expm1", "flip",
-    "full",
-    "isinf", "isnan", "isneginf", "log", "log1p", "maximum", "minimum", "ones_like", "sign", "sqrt", "take_along_axis",
-    "tanh", "where", "zeros", "zeros_like",
+    "divide", "full", "isinf", "isnan", "isneginf", "log", "log1p", "matmul", "maximum", "minimum", "multiply",
+    "ones_like", "reciprocal", "sign", "sqrt", "take_along_axis", "tanh", "vdot", "where", "zeros", "zeros_like",
 ]  # fmt: skip
-METHODS = ["any", "astype", "copy", "max", "mean", "min", "reshape", "sum", "swapaxes", "transpose"]
+METHODS = ["any", "astype", "copy", "max", "mean", "min", "reshape", "sum", "swapaxes", "transpose", "view"]
 BINARY = ["add", "sub", "mul", "truediv", "pow", "matmul", "lt", "le", "gt", "ge", "eq", "ne", "and", "or"]
 
 
@@ -112,7 +111,7 @@ def _in_place(function: Any) -> Any:
     return call
 
 
-for _name in ("iadd", "isub", "imul", "itruediv"):
+for _name in ("iadd", "isub", "imul", "itruediv", "ior"):
     setattr(ndarray, f"__{_name}__", _in_place(getattr(operator, _name)))
 
 

@@ -93,3 +93,21 @@ def test_measure_engine(tmp_path):
     result = python(str(ROOT / "examples/measure_engine.py"), "--rounds", "1", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "autograd x + y, recorded" in result.stdout and "after backward, the loss still alive" in result.stdout
+
+
+def test_measure_kernels(tmp_path):
+    sizes = ["--images", "1", "--tokens", "4", "--dim", "8", "--heads", "2", "--rounds", "1"]
+    result = python(str(ROOT / "examples/measure_kernels.py"), *sizes, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "talking_heads_attention" in result.stdout and "reference" in result.stdout
+
+
+def test_measure_loader(tmp_path):
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        for i in range(4):
+            Image.new("RGB", (40, 30), (40 * i, 0, 0)).save(tmp_path / name / f"{i}.jpg")
+    options = [str(tmp_path), "--side", "16", "--seconds", "0.1"]
+    result = python(str(ROOT / "examples/measure_loader.py"), *options, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "of bare Pillow" in result.stdout and "of the time waiting for images" in result.stdout

@@ -2,10 +2,10 @@
 
 from .attention import attention, attention_grad, talking_heads, talking_heads_grad
 from .gelu import erf, gelu
-from .layer_norm import layer_norm, layer_norm_grad, sum_over_rows
+from .layer_norm import layer_norm, layer_norm_grad
 from .sigmoid import sigmoid
 from .softmax import log_softmax, log_softmax_grad, logsumexp, softmax, softmax_grad
-from .total import centred, mean, total, widened
+from .total import centred, mean, sum_over_rows, total, widened
 
 __all__ = [
     "attention",

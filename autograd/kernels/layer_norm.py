@@ -9,26 +9,54 @@ Statistics of float16 are taken in float32.
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
 from ..backend import Array, array_module
-from .total import centred, total, widened
+from .total import row_dots, row_sums, sum_over_rows, widened
+
+FAR = 100  # beyond this square of mean / deviation, the rounding of the mean shows
 
 
 def layer_norm(x: Array, weight: Array, bias: Array, eps: float) -> tuple[Array, Array, Array]:
     """The result, and x_hat and rstd for the gradient."""
-    x_hat = centred(widened(x), -1)
-    rstd = 1 / array_module(x).sqrt((x_hat * x_hat).mean(axis=-1, keepdims=True) + eps)
+    xp, n = array_module(x), x.shape[-1]
+    wide = widened(x)
+    mean = row_sums(wide) / n
+    x_hat = wide - mean
+    variance = row_dots(x_hat, x_hat) / n
+    if xp is not np or (mean * mean > FAR * variance).any():  # to look at values on a GPU would cost more than a pass
+        x_hat -= row_sums(x_hat) / n
+        variance = row_dots(x_hat, x_hat) / n
+    rstd = 1 / xp.sqrt(variance + variance.dtype.type(eps))
     x_hat *= rstd
     x_hat = x_hat.astype(x.dtype, copy=False)
-    return x_hat * weight + bias, x_hat, rstd
+    y = x_hat * weight
+    y += bias
+    return y, x_hat, rstd
 
 
-def layer_norm_grad(g: Array, x_hat: Array, rstd: Array, weight: Array) -> Array:
-    """The gradient for x. Those for weight and bias are the sums of g * x_hat and of g over all rows."""
-    dx = (g * weight).astype(rstd.dtype, copy=False)
-    dx -= dx.mean(axis=-1, keepdims=True) + x_hat * (dx * x_hat).mean(axis=-1, keepdims=True)
+def layer_norm_grad(g: Array, x_hat: Array, rstd: Array, weight: Array) -> tuple[Array, Array, Array]:
+    """The gradients for x, weight and bias.
+
+    The means of g' and g' * x_hat over a row are products of g and g * x_hat with the weight, and the latter is summed
+    over all rows for the weight's gradient.
+    """
+    wide, x_hat, weight = (a.astype(rstd.dtype, copy=False) for a in (g, x_hat, weight))
+    n = g.shape[-1]
+    product = wide * x_hat
+    dweight = sum_over_rows(product)
+    mean_g, mean_gx = (_times(a, weight) / n for a in (wide, product))
+    array_module(g).multiply(x_hat, mean_gx, out=product)
+    product += mean_g
+    dx = wide * weight
+    dx -= product
     dx *= rstd
-    return dx.astype(g.dtype, copy=False)
+    dx, dweight, dbias = (a.astype(g.dtype, copy=False) for a in (dx, dweight, sum_over_rows(wide)))
+    return dx, dweight, dbias
 
 
-def sum_over_rows(g: Array) -> Array:
-    return total(g, tuple(range(g.ndim - 1)))
+def _times(x: Array, vector: Array) -> Array:
+    """(..., n) times (n,), as (..., 1)."""
+    return (x.reshape(math.prod(x.shape[:-1]), x.shape[-1]) @ vector).reshape(*x.shape[:-1], 1)

@@ -12,13 +12,34 @@ from typing import Any
 import numpy as np
 
 from ..backend import Array, array_module
-from .total import total, widened
+from .total import row_dots, row_sums, total, widened
+
+SAFE = 60  # e^60 and e^-60 are well within float32
 
 
 def softmax(x: Array, axis: Any) -> Array:
     _, y, sums, _ = _exponentials(x, axis)
     y /= sums
     return y.astype(x.dtype, copy=False)
+
+
+def softmax_of_rows(x: Array) -> Array:
+    """softmax over the last axis, in place of x where that saves memory.
+
+    The shift by the maximum is left out where no exponential can overflow, nor a sum of them vanish.
+    """
+    if isinstance(x, np.ndarray) and x.dtype != np.float16 and x.size and x.min() > -SAFE and x.max() < SAFE:
+        np.exp(x, out=x)
+        x /= row_sums(x)
+        return x
+    return softmax(x, -1)
+
+
+def softmax_of_rows_grad(g: Array, y: Array) -> Array:
+    """softmax_grad over the last axis, in place of g."""
+    g -= row_dots(g, y)
+    g *= y
+    return g
 
 
 def softmax_grad(g: Array, y: Array, axis: Any) -> Array:

@@ -1,11 +1,15 @@
-"""Sums and means that stay accurate.
+"""Sums and means that stay accurate, and fast ones over rows and columns.
 
 float16 is added up in float32 and rounded once, at the end. NumPy adds float32 pairwise along a row, but one by one
 down a column, which loses a little with every step; long columns are therefore added in pieces.
+
+BLAS adds up a matrix by multiplying it with a vector of ones, in a third of the time that NumPy's sum takes.
 """
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +17,7 @@ import numpy as np
 from ..backend import Array
 
 PIECE = 256  # rows that are added one by one
+BLAS_ROWS = 4096  # so many rows are short enough to be added up by BLAS, which does not go in pieces
 
 
 def total(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
@@ -53,3 +58,38 @@ def centred(x: Array, axis: Any) -> Array:
 def widened(x: Array) -> Array:
     """`x`, in float32 if it is float16: for work in which intermediate values may overflow."""
     return x.astype(np.float32) if x.dtype == np.float16 else x
+
+
+def sum_over_rows(x: Array) -> Array:
+    """(..., n) to (n,)."""
+    rows = _rows(x)
+    if _in_blas(x) and 0 < len(rows) <= BLAS_ROWS:
+        return _ones(len(rows), x.dtype) @ rows
+    return total(rows, 0)
+
+
+def row_sums(x: Array) -> Array:
+    """(..., n) to (..., 1)."""
+    if _in_blas(x):
+        return (_rows(x) @ _ones(x.shape[-1], x.dtype)).reshape(*x.shape[:-1], 1)
+    return total(x, -1, keepdims=True)
+
+
+def row_dots(x: Array, y: Array) -> Array:
+    """The sums of x * y over the last axis: (..., n) to (..., 1)."""
+    if _in_blas(x):
+        return np.vecdot(x, y)[..., None]
+    return total(x * y, -1, keepdims=True)
+
+
+def _rows(x: Array) -> Array:
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
+def _in_blas(x: Array) -> bool:
+    return isinstance(x, np.ndarray) and x.dtype != np.float16
+
+
+@lru_cache(64)
+def _ones(count: int, dtype: np.dtype) -> np.ndarray:
+    return np.ones(count, dtype)

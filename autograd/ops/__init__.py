@@ -19,7 +19,7 @@ from .elementwise import abs, astype, clip, erf, exp, log, negative, relu, sigmo
 from .indexing import getitem, split, take_along_axis
 from .loss import bce_with_logits, cross_entropy, kl_div
 from .matmul import linear, matmul
-from .nn import drop_path, dropout, gelu, layer_norm, log_softmax, softmax
+from .nn import drop_path, dropout, gelu, layer_norm, log_softmax, scaled_residual, softmax
 from .reduction import logsumexp, max, mean, min, sum, var
 from .shape import broadcast_to, concat, expand_dims, flip, pad, reshape, squeeze, stack, swapaxes, transpose
 
@@ -27,6 +27,7 @@ __all__ = [
     "abs", "add", "astype", "attention", "bce_with_logits", "broadcast_to", "clip", "concat", "cross_entropy", "divide",
     "drop_path", "dropout", "erf", "exp", "expand_dims", "flip", "gelu", "getitem", "kl_div", "layer_norm", "linear",
     "log", "log_softmax", "logsumexp", "matmul", "max", "maximum", "mean", "min", "minimum", "multiply", "negative",
-    "pad", "pow", "relu", "reshape", "sigmoid", "softmax", "split", "sqrt", "squeeze", "stack", "subtract", "sum",
-    "swapaxes", "take_along_axis", "talking_heads_attention", "tanh", "to_device", "transpose", "var", "where",
+    "pad", "pow", "relu", "reshape", "scaled_residual", "sigmoid", "softmax", "split", "sqrt", "squeeze", "stack",
+    "subtract", "sum", "swapaxes", "take_along_axis", "talking_heads_attention", "tanh", "to_device", "transpose",
+    "var", "where",
 ]  # fmt: skip

@@ -69,7 +69,7 @@ class TalkingHeadsAttention(Function):
                 raise OperandError(f"{name} must have shape {shape}, got {x.shape}")
         y, maps, mixed = kernels.talking_heads(qkv, weight_l, bias_l, weight_w, bias_w)
         if observe is not None:
-            observe(maps=maps, mixed=mixed)
+            observe(maps=maps, mixed=mixed + bias_w[:, None, None])
         ctx.save(qkv, maps, weight_l, weight_w, bias_w)
         return y
 

@@ -78,7 +78,7 @@ class Linear(Function):
         return (
             (rows @ weight).reshape(x_shape) if ctx.needs[0] else None,
             rows.T @ _rows(x) if ctx.needs[1] else None,
-            kernels.total(rows, 0) if ctx.needs[2] else None,
+            kernels.sum_over_rows(rows) if ctx.needs[2] else None,
         )
 
     @staticmethod

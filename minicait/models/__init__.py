@@ -70,7 +70,7 @@ def list_models(pattern: str = "*") -> list[str]:
 def preset(name: str) -> Preset:
     if name not in PRESETS:
         near = difflib.get_close_matches(str(name).lower(), PRESETS, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else "list_models() has all names."
+        hint = f"did you mean {' or '.join(near)}?" if near else "`minicait models` lists them."
         raise ValueError(f"unknown model {name!r}: {hint}")
     return PRESETS[name]
 

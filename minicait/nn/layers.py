@@ -67,9 +67,6 @@ class LayerScale(Parameter):
     def __init__(self, dim: int, epsilon: float) -> None:
         super().__init__(np.full(dim, epsilon, np.float32))
 
-    def __call__(self, branch: Tensor) -> Tensor:
-        return self * branch
-
 
 class Mlp(Module):
     """The feed-forward network FFN of eq. 4: fc2(GELU(fc1(x)))."""
@@ -103,9 +100,24 @@ class Dropout(Module):
 
 
 class DropPath(Dropout):
-    """Stochastic depth: in training, drops the whole residual branch of a sample with probability `rate`."""
+    """Stochastic depth: in training, drops the whole residual branch of a sample with probability `rate`.
+
+    As a layer it drops what was computed; a block that asks for `kept` first need not compute it.
+    """
 
     drop = staticmethod(ops.drop_path)
+
+    def kept(self, samples: int) -> np.ndarray | None:
+        """The samples whose branch is kept, by number, or None for all of them."""
+        if not self.training or self.rate == 0:
+            return None
+        stream = random.current() or self.next_stream()
+        return np.flatnonzero(stream.named(self.purpose).uniform((samples,)) >= self.rate)
+
+    @property
+    def factor(self) -> float:
+        """What makes up for the samples that are dropped."""
+        return 1 / (1 - self.rate) if self.training else 1.0
 
 
 class PatchEmbed(Module):

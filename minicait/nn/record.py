@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -89,9 +89,9 @@ def observer(layer: Module, of_class_token: bool = False) -> Callable[..., None]
     return observe
 
 
-def observe_residual(block: Module, part: str, main: Any, branch: Tensor) -> None:
-    """Offer the two sides of an addition: `part` is the name of the layer that made the branch."""
+def observe_residual(block: Module, part: str, main: Tensor, branch: Tensor, scale: Tensor) -> None:
+    """Offer the two sides of x + scale * branch: `part` is the name of the layer that made the branch."""
     for result, names in _listening.get():
         if id(block) in names:
             name = f"{names[id(block)]}.{part}" if names[id(block)] else part
-            result.residual[name] = Residual(main.numpy(), branch.numpy())
+            result.residual[name] = Residual(main.numpy(), (scale.detach() * branch.detach()).numpy())

@@ -64,18 +64,23 @@ def load_checkpoint(trainer: Trainer, path: Path) -> dict[str, Any]:
     return state["extra"]
 
 
-def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The state and the arrays of a checkpoint, checked against its hash."""
+def checkpoint_state(path: Path) -> dict[str, Any]:
+    """What a checkpoint knows beside its arrays: configuration, recipe, position, and the extra."""
     if not path.is_file():
         raise ValueError(f"there is no checkpoint {path}")
-    file = open_tensors(path)
-    if "minicait_checkpoint" not in file.metadata:
+    metadata = open_tensors(path).metadata
+    if "minicait_checkpoint" not in metadata:
         raise ValueError(f"{path.name} is no checkpoint of a training run")
+    return json.loads(metadata["minicait_checkpoint"])
+
+
+def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The state and the arrays of a checkpoint, checked against its hash."""
+    state, file = checkpoint_state(path), open_tensors(path)
     arrays = {name: file.read(name) for name in file.entries}
-    text = file.metadata["minicait_checkpoint"]
-    if _digest(text, arrays) != file.metadata.get("sha256"):
+    if _digest(file.metadata["minicait_checkpoint"], arrays) != file.metadata.get("sha256"):
         raise ValueError(f"{path.name} was altered or damaged: its content does not fit its hash")
-    return json.loads(text), arrays
+    return state, arrays
 
 
 def _arrays(trainer: Trainer) -> dict[str, Any]:

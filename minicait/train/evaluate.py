@@ -10,11 +10,13 @@ import numpy as np
 import autograd as ag
 from autograd import ops
 
-from ..data.loader import Batch, normalise
+from ..data.loader import Batch
+from ..data.picture import normalise
 from ..data.shapes import Shapes
 from ..models.cait import CaiT
 from ..nn.record import record
-from .value_and_grad import cpu_count, default_micro_batch, in_order
+from ..threads import blas_threads, cpu_count
+from .value_and_grad import default_micro_batch, pieces_in_order
 
 
 class Scores(NamedTuple):
@@ -24,7 +26,22 @@ class Scores(NamedTuple):
 
 
 def predict(model: CaiT, images: Any, threads: int | None = None) -> np.ndarray:
-    """Logits (B, classes) in evaluation mode, in pieces on threads."""
+    """Logits (B, classes) in evaluation mode, in pieces on threads.
+
+    Where there is one piece only, the products of matrices inside are spread over the threads instead: the last digits
+    may then depend on their number.
+    """
+    if model.pos_embed.device == "cpu" and len(images) <= default_micro_batch(model):
+        training = model.training
+        with blas_threads(threads or cpu_count()), ag.no_grad():
+            logits = model.eval()(images).numpy()
+        model.train(training)
+        return logits
+    return logits_in_pieces(model, images, threads)
+
+
+def logits_in_pieces(model: CaiT, images: Any, threads: int | None) -> np.ndarray:
+    """The same bits for any number of threads."""
     return np.concatenate(list(_pieces(model, images, threads, lambda part: model(part).numpy())))
 
 
@@ -41,7 +58,7 @@ def _pieces(model: CaiT, images: Any, threads: int | None, work: Callable[[Any],
     training = model.training
     model.eval()
     try:
-        yield from in_order(piece, range(0, len(images), size), workers)
+        yield from pieces_in_order(piece, range(0, len(images), size), workers)
     finally:
         model.train(training)
 
@@ -50,11 +67,13 @@ def evaluate(model: CaiT, batches: Iterable[Batch], threads: int | None = None) 
     right1 = right5 = count = 0
     loss = 0.0
     for images, labels in batches:
-        logits = predict(model, images, threads)
+        logits = logits_in_pieces(model, images, threads)
         guesses = np.argsort(-logits, axis=1, kind="stable")[:, :5]
         hits = guesses == labels[:, None]
         right1, right5, count = right1 + int(hits[:, 0].sum()), right5 + int(hits.any(1).sum()), count + len(labels)
         loss += ops.cross_entropy(logits, labels, reduction="sum").item()
+    if not count:
+        raise ValueError("there is no image to evaluate on")
     return Scores(right1 / count, right5 / count, loss / count)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from autograd import Tensor, ops
 from autograd.backend import Array
-
-from .value_and_grad import Loss
 
 
 def hard_distillation(targets: np.ndarray, teacher: np.ndarray, weight: float = 0.5) -> np.ndarray:
@@ -20,17 +20,18 @@ def hard_distillation(targets: np.ndarray, teacher: np.ndarray, weight: float = 
     return (1 - weight) * targets + weight * decided
 
 
-def soft_distillation(weight: float = 0.5, temperature: float = 3.0) -> Loss:
+@dataclass(frozen=True)
+class SoftDistillation:
     """(1 - w) CE(student, label) + w T^2 KL(softmax(teacher / T) || softmax(student / T)).
 
     The targets of this loss are soft labels and the teacher's logits side by side, (B, 2K).
     """
 
-    def loss(logits: Tensor, both: Array) -> Tensor:
-        classes = logits.shape[-1]
-        targets, teacher = both[:, :classes], both[:, classes:]
-        p = ops.softmax(teacher / temperature)
-        divergence = ops.kl_div(ops.log_softmax(logits / temperature), p)
-        return (1 - weight) * ops.cross_entropy(logits, targets) + weight * temperature**2 * divergence
+    weight: float = 0.5
+    temperature: float = 3.0
 
-    return loss
+    def __call__(self, logits: Tensor, both: Array) -> Tensor:
+        classes, w, t = logits.shape[-1], self.weight, self.temperature
+        targets, teacher = both[:, :classes], both[:, classes:]
+        divergence = ops.kl_div(ops.log_softmax(logits / t), ops.softmax(teacher / t))
+        return (1 - w) * ops.cross_entropy(logits, targets) + w * t**2 * divergence

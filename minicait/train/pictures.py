@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from ..data.loader import MEAN, STD
+from ..data.picture import denormalise
 
 WIDTH, HEIGHT, LEFT, TOP = 420, 260, 52, 34
 COLOURS = ("#2b6cb0", "#dd6b20", "#2f855a")
@@ -56,8 +57,7 @@ def _panel(title: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> li
 
 def batch_picture(images: np.ndarray, columns: int = 8, least_side: int = 64) -> Image.Image:
     """Normalised images (B, 3, H, W) side by side."""
-    pixels = (np.moveaxis(images, 1, -1) * STD + MEAN) * 255
-    pixels = np.clip(pixels.round(), 0, 255).astype(np.uint8)
+    pixels = denormalise(images)
     whole = max(columns, len(pixels) // columns * columns)
     rows = [np.concatenate(list(pixels[i : i + columns]), axis=1) for i in range(0, min(whole, len(pixels)), columns)]
     sheet = Image.fromarray(np.concatenate(rows, axis=0))
@@ -66,10 +66,21 @@ def batch_picture(images: np.ndarray, columns: int = 8, least_side: int = 64) ->
 
 
 def write_text(path: Path, text: str) -> None:
+    _write(path, text.encode("utf-8"))
+
+
+def write_picture(path: Path, picture: Image.Image) -> None:
+    """As the kind that its name says."""
+    content = io.BytesIO()
+    picture.save(content, Image.registered_extensions()[path.suffix], quality=92)
+    _write(path, content.getvalue())
+
+
+def _write(path: Path, content: bytes) -> None:
     """Whole or not at all."""
     unfinished = path.with_name(f".{path.name}.tmp")
-    with unfinished.open("w", encoding="utf-8") as file:
-        file.write(text)
+    with unfinished.open("wb") as file:
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     unfinished.replace(path)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import difflib
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+from ..data.transforms import Augmentation
 
 _LEAST = {
     "epochs": 1, "batch_size": 1, "accumulate": 1, "seed": 0, "lr": 0, "warmup_epochs": 0, "warmup_lr": 0, "min_lr": 0,
-    "weight_decay": 0, "mixup": 0, "cutmix": 0, "temperature": 1e-6, "clip_norm": 1e-12,
+    "weight_decay": 0, "mixup": 0, "cutmix": 0, "temperature": 1e-6, "clip_norm": 1e-12, "repeats": 1,
+    "crop_ratio": 0.01,
 }  # fmt: skip
 
 
@@ -31,6 +34,9 @@ class Recipe:
     label_smoothing: float = 0.0
     mixup: float = 0.0
     cutmix: float = 0.0
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    repeats: int = 1  # of every image in an epoch, each augmented otherwise
+    crop_ratio: float = 1.0  # in evaluation, the part of the shorter side that is seen
     ema_decay: float | None = None
     distillation: str | None = None  # "hard" or "soft", from a teacher
     distillation_weight: float = 0.5
@@ -55,30 +61,54 @@ class Recipe:
             return self.lr
         return self.lr * self.batch_size * self.accumulate / self.lr_for_batch
 
+    @staticmethod
+    def from_json(content: dict[str, Any]) -> Recipe:
+        return Recipe(**{**content, "augmentation": Augmentation(**content["augmentation"])})
+
     def changed(self, **changes: Any) -> Recipe:
         """With what is not None in `changes`."""
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
 
 
 _SCHEDULED = Recipe(constant_lr=False, label_smoothing=0.1)
+_DEIT = Augmentation("resized", crop_scale=0.08, flip=0.5, rand_augment=9, erasing=0.25)
+_GENTLE = Augmentation("resized", crop_scale=0.25, flip=0.5)
 
 RECIPES: dict[str, Recipe] = {
-    # the paper's: DeiT's recipe, for 400 epochs (without its crops and colours, which are a matter of the data)
+    # the paper's: DeiT's recipe, for 400 epochs
     "cait": replace(
         _SCHEDULED, epochs=400, batch_size=1024, lr_for_batch=512, warmup_epochs=5, mixup=0.8, cutmix=1.0,
-        ema_decay=0.99996,
+        augmentation=_DEIT, repeats=3, ema_decay=0.99996,
     ),
-    # ten classes of photographs, from scratch
+    # some thousand photographs, from scratch, on a GPU
     "imagenette": replace(
-        _SCHEDULED, epochs=100, batch_size=128, lr_for_batch=512, warmup_epochs=5, mixup=0.8, cutmix=1.0,
-        ema_decay=0.9998,
+        _SCHEDULED, epochs=100, batch_size=128, lr=1e-3, lr_for_batch=512, warmup_epochs=5, mixup=0.8, cutmix=1.0,
+        augmentation=replace(_DEIT, crop_scale=0.25), ema_decay=0.9998,
     ),
-    # small images, small models, a laptop
+    # photographs with a small model, on a laptop: few epochs, so little that blurs the labels
     "small": replace(
+        _SCHEDULED, epochs=30, batch_size=64, lr=1e-3, warmup_epochs=1, clip_norm=1.0, ema_decay=0.999,
+        augmentation=_GENTLE,
+    ),
+    # images no larger than the model's input, such as CIFAR's: crops that lose little of them
+    "tiny-images": replace(
+        _SCHEDULED, epochs=6, batch_size=64, lr=1e-3, warmup_epochs=1, clip_norm=1.0, ema_decay=0.999,
+        augmentation=Augmentation("padded", flip=0.5),
+    ),
+    # the shapes that are drawn here
+    "shapes": replace(
         _SCHEDULED, epochs=10, batch_size=32, lr=1e-3, warmup_epochs=1, clip_norm=1.0, ema_decay=0.999,
     ),
+    # a trained model learns another, small task
+    "transfer": replace(
+        _SCHEDULED, epochs=20, batch_size=32, lr=2e-4, warmup_epochs=1, clip_norm=1.0, ema_decay=0.999,
+        augmentation=_GENTLE,
+    ),
     # the paper's fine-tuning at a higher resolution
-    "finetune": Recipe(epochs=30, batch_size=512, lr=5e-6, weight_decay=1e-8, label_smoothing=0.1),
+    "finetune": Recipe(
+        epochs=30, batch_size=512, lr=5e-6, weight_decay=1e-8, label_smoothing=0.1, mixup=0.8, cutmix=1.0,
+        augmentation=_DEIT,
+    ),
 }  # fmt: skip
 
 
@@ -87,3 +117,10 @@ def recipe(name: str) -> Recipe:
         near = difflib.get_close_matches(name, RECIPES, n=1)
         raise ValueError(f"unknown recipe {name!r}: {f'did you mean {near[0]}?' if near else ', '.join(RECIPES)}")
     return RECIPES[name]
+
+
+def changes(recipe: Recipe) -> dict[str, Any]:
+    """What a recipe does beyond the plainest one, for people."""
+    plain, own = asdict(Recipe()), asdict(recipe)
+    flat = {**{key: own[key] for key in own if own[key] != plain[key] and key != "augmentation"}}
+    return flat | {k: v for k, v in own["augmentation"].items() if v != plain["augmentation"][k]}

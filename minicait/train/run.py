@@ -2,219 +2,218 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import signal
+import shlex
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 from tqdm import tqdm
 
-from autograd import cuda
-
 from .. import __version__
-from ..data.loader import Loader
+from ..data.loader import InMemory, Loader
+from ..data.picture import BadImageError
 from ..data.shapes import Shapes
-from ..models import create_model
-from ..models.summary import cost
+from ..data.transforms import evaluation, training
+from ..explain import attention_sheet
+from ..models.cait import CaiT
+from ..trained import load_model
 from ..weights import save_weights
-from .checkpoint import load_checkpoint, save_checkpoint
+from .announce import estimate, first_lines, program
+from .checkpoint import checkpoint_state, load_checkpoint, save_checkpoint
 from .evaluate import attention_inside
-from .pictures import batch_picture, curves, write_text
-from .recipe import Recipe
+from .journal import Row, write_journal
+from .pictures import batch_picture, write_picture, write_text
+from .plan import Plan
+from .signals import Signals, Stopped
+from .teacher import Teacher
 from .trainer import Epoch, NotFiniteError, Trainer
-from .value_and_grad import cpu_count
-
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
 
 ESTIMATE_AFTER = 5  # batches
-
-
-@dataclass(frozen=True)
-class Plan:
-    """All that decides the result of a run. Saved as args.json."""
-
-    model: str
-    recipe: Recipe
-    train_images: int = 4000
-    val_images: int = 500
-    difficulty: str = "easy"
-    img_size: int | None = None
-    patch_size: int | None = None
-    overfit: bool = False  # validate on the training images: has it learned them by heart?
-
-    @staticmethod
-    def from_json(content: dict[str, Any]) -> Plan:
-        known = {f.name for f in fields(Plan)}
-        plan = {key: value for key, value in content.items() if key in known}
-        return Plan(**{**plan, "recipe": Recipe(**plan["recipe"])})
-
-
-class Stopped(Exception):  # noqa: N818  (not an error)
-    """A signal asked the run to end; its checkpoint is written."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
-        self.code = 128 + number
-
-
-@dataclass
-class Row:
-    """A line of log.csv."""
-
-    epoch: int
-    steps: int
-    lr: float
-    loss: float
-    top1: float
-    top5: float
-    ema_top1: float | None
-    ema_top5: float | None
-    attention_inside: float
-    seconds: float
-
-    @property
-    def score(self) -> float:
-        """top-1 of the averaged weights, if there are any, else of the last ones."""
-        return self.top1 if self.ema_top1 is None else self.ema_top1
+EVALUATION_BATCH = 64
+SMALL = 96  # pixels; such images, once in memory, are prepared faster than threads can hand them over
+TOLD = 5  # bad images that are named
+ON_THE_SHEET = 6  # images whose attention is drawn
 
 
 class Run:
-    """A folder with args.json, log.csv, curves.svg, train_batch.jpg, weights/ and checkpoint.safetensors."""
+    """A folder: args.json, log.csv, curves.svg, train_batch.jpg, attention.png, weights/, checkpoint.safetensors.
+
+    config  of the model, if a checkpoint will bring its weights; otherwise the plan says what training starts from
+    """
 
     def __init__(
-        self, plan: Plan, path: Path, device: str = "cpu", threads: int | None = None, checkpoint_batches: int = 100
+        self,
+        plan: Plan,
+        path: Path,
+        device: str = "cpu",
+        threads: int | None = None,
+        checkpoint_batches: int = 100,
+        skip_bad: bool = False,
+        config: dict[str, Any] | None = None,
     ) -> None:
         self.plan, self.path, self.device, self.threads = plan, path, device, threads
-        self.checkpoint_batches = checkpoint_batches
+        self.checkpoint_batches, self.skip_bad = checkpoint_batches, skip_bad
         self.rows: list[Row] = []
         self.best = -1.0
+        self.signals = Signals()
+        self.told = 0  # bad images
         r = plan.recipe
-        classes = len(Shapes.classes)
-        model = create_model(plan.model, classes, plan.img_size, plan.patch_size, seed=r.seed)
-        side = model.config["img_size"][0]
-        self.train_set = Shapes(plan.train_images, side, r.seed, plan.difficulty)
-        others = Shapes(plan.val_images, side, r.seed + 1_000_003, plan.difficulty)
-        self.val_set = self.train_set if plan.overfit else others
-        self.train_loader = Loader(self.train_set, r.batch_size, True, r.seed)
-        self.val_loader = Loader(self.val_set, 100)
-        self.trainer = Trainer(model, r, device, threads)
+        side = plan.side() if config is None else config["img_size"][0]
+        images = plan.data.open(side, r.seed)
+        self.images = images._replace(val=images.train) if plan.overfit else images
+        self.classes = list(images.train.classes)
+        model, self.head_kept = (CaiT(**config), True) if config is not None else plan.starting_model(self.classes)
+        teacher, self.teacher_hash = None, None
+        if plan.teacher is not None:
+            teacher = Teacher(plan.teacher, model, self.classes, device, threads)
+            self.teacher_hash = teacher.hash
+        kept_and_small = isinstance(images.train, InMemory) and side <= SMALL
+        readers = 0 if kept_and_small else threads
+        self.train_loader, self.val_loader = (
+            Loader(images.train, r.batch_size, True, r.seed, training(r.augmentation, side, r.crop_ratio), r.repeats,
+                   readers, skip_bad),
+            Loader(self.images.val, EVALUATION_BATCH, False, r.seed, evaluation(side, r.crop_ratio), 1, threads,
+                   skip_bad),
+        )  # fmt: skip
+        self.trainer = Trainer(model, r, device, threads, teacher=teacher)
         self.before = time.perf_counter()  # minus the seconds of earlier sessions, once resumed
-        self.stop: int | None = None
-        self.attention_at_start = attention_inside(model, self.val_set, threads=threads)
+        drawn = getattr(self.images.val, "dataset", None)
+        self.shapes = drawn if isinstance(drawn, Shapes) else None  # whose objects are known
+        self.attention_at_start = self._attention_inside()
 
     @property
     def checkpoint(self) -> Path:
         return self.path / "checkpoint.safetensors"
 
+    @property
+    def best_weights(self) -> Path:
+        return self.path / "weights/best.safetensors"
+
     def go(self) -> Row:
         """Train from where the run is. Prints what it does; returns the last row of the log."""
         (self.path / "weights").mkdir(parents=True, exist_ok=True)
         write_text(self.path / "args.json", json.dumps({**asdict(self.plan), "version": __version__}, indent=1))
-        self._announce()
-        at = self.trainer.position
-        if not self.rows and not at.batch:
-            first = next(iter(self.train_loader.epoch(0)))
-            batch_picture(first.images[:32]).save(self.path / "train_batch.jpg", quality=92)
-            self._save()  # so that a run can be resumed from its first moment on
-            print(f"class attention inside the object, before training: {self.attention_at_start:.1%}")
-        total = self.plan.recipe.epochs * len(self.train_loader)
-        with self._signals(), tqdm(total=total, initial=self.trainer.batches, disable=None, unit="batch") as bar:
-            self.bar, self.started, self.first_batch = bar, time.perf_counter(), self.trainer.batches
-            try:
+        print(first_lines(self), flush=True)
+        resume = f"{program()} train --resume {shlex.quote(str(self.path))}"
+        try:
+            if not self.rows and not self.trainer.batches:
+                self._save()  # so that a run can be resumed from its first moment on
+                first = next(self.train_loader.epoch(0))
+                write_picture(self.path / "train_batch.jpg", batch_picture(first.images[:32]))
+                if self.attention_at_start is not None:
+                    print(f"class attention inside the object, before training: {self.attention_at_start:.1%}")
+            total = self.plan.recipe.epochs * len(self.train_loader)
+            with (
+                self.signals.noted(),
+                tqdm(total=total, initial=self.trainer.batches, disable=None, unit="batch") as bar,
+            ):
+                self.bar, self.started, self.first_batch = bar, time.perf_counter(), self.trainer.batches
+                self.epoch_first, self.train_loader.waited = self.first_batch, 0.0
                 self.trainer.fit(self.train_loader, self.val_loader, self._after_batch, self._after_epoch)
-            except OSError as error:
-                hint = f"the last checkpoint is intact: minicait train --resume {self.path}"
-                raise OSError(f"a file could not be written ({error}); {hint}") from error
-            except NotFiniteError as error:
-                raise NotFiniteError(f"{error}; the last good checkpoint is {self.checkpoint}") from error
+            self._draw_attention()
+        except BadImageError as error:
+            hint = f"mend or remove it, or leave such images out: {resume} --skip-bad-images"
+            raise BadImageError(f"{error}; {hint}") from error
+        except OSError as error:
+            hint = f"the last checkpoint is intact: {resume}"
+            raise OSError(f"a file could not be written or read ({error}); {hint}") from error
+        except NotFiniteError as error:
+            raise NotFiniteError(f"{error}; the last good checkpoint is {self.checkpoint}") from error
         return self.rows[-1]
 
     def resume(self) -> None:
         """Go back to where the checkpoint was written; log rows that came after it are dropped."""
         extra = load_checkpoint(self.trainer, self.checkpoint)
+        if extra.get("version") != __version__:
+            raise ValueError(f"{self.checkpoint} was written by version {extra.get('version')}, this is {__version__}")
         if extra["plan"] != json.loads(json.dumps(asdict(self.plan))):
             raise ValueError(f"{self.path / 'args.json'} was changed since the checkpoint was written")
+        if extra["images"] != self.images.fingerprint:
+            raise ValueError(f"the images in {self.plan.data.data} are not those that this run began with")
+        if extra["teacher"] != self.teacher_hash:
+            raise ValueError(f"the teacher {self.plan.teacher} is not the one that this run began with")
         self.rows = [Row(**row) for row in extra["rows"]]
         self.best = extra["best"]
         self.before -= extra["seconds"]
-        self._write_log()
-
-    def _announce(self) -> None:
-        r, config = self.plan.recipe, self.trainer.model.config
-        where = f"CuPy on {self.device}" if self.device != "cpu" else f"NumPy on {self.threads or cpu_count()} threads"
-        why = cuda.why_unusable()
-        reason = "the GPU works" if self.device != "cpu" else "as asked for" if why is None else f"no GPU: {why}"
-        c = cost(config)
-        print(f"device: {where}; {reason}")
-        flops = f"{c.multiply_adds / 1e9:.2f} GFLOPs per image"
-        print(f"model: {self.plan.model}, patches of {config['patch_size']}, {c.parameters:,} parameters, {flops}")
-        kind = f"shapes ({self.plan.difficulty}), {len(Shapes.classes)} classes, {config['img_size'][0]} pixels"
-        print(f"data: {kind}, {len(self.train_set):,} to train, {len(self.val_set):,} to validate")
-        plain = Recipe()
-        changed = {key: value for key, value in asdict(r).items() if value != getattr(plain, key)}
-        print("recipe:", ", ".join(f"{key} {value}" for key, value in changed.items()) or "plain")
-        print(f"folder: {self.path}", flush=True)
+        write_journal(self.path, self.rows)
 
     def _after_batch(self, loss: float) -> None:
         self.bar.update()
         self.bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
-        done = self.trainer.batches - self.first_batch
-        if done == ESTIMATE_AFTER:
-            left = self.plan.recipe.epochs * len(self.train_loader) - self.trainer.batches
-            seconds = (time.perf_counter() - self.started) / done * left
-            memory = ""
-            if resource is not None:
-                unit = 2**30 if sys.platform == "darwin" else 2**20  # bytes there, kilobytes elsewhere
-                peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
-                memory = f", {peak:.2f} GB of memory at the peak so far"
-            tqdm.write(f"estimate: {seconds / 60:.1f} minutes to go{memory}")
+        if self.trainer.batches - self.first_batch == ESTIMATE_AFTER:
+            tqdm.write(estimate(self, (time.perf_counter() - self.started) / ESTIMATE_AFTER))
             sys.stdout.flush()
-        if self.stop is not None:
+        if self.signals.asked is not None:
             self._save()
-            raise Stopped(self.stop)
+            raise Stopped(self.signals.asked, self.path)
         if self.trainer.batches % self.checkpoint_batches == 0:
             self._save()
 
     def _after_epoch(self, epoch: Epoch) -> None:
-        ema = epoch.ema_scores
-        model = self.trainer.model
+        ema, now = epoch.ema_scores, time.perf_counter()
+        images = (self.trainer.batches - self.epoch_first) * self.plan.recipe.batch_size
         row = Row(
-            epoch.number, epoch.steps, epoch.lr, epoch.loss, epoch.scores.top1, epoch.scores.top5,
-            None if ema is None else ema.top1, None if ema is None else ema.top5,
-            attention_inside(model, self.val_set, threads=self.threads), time.perf_counter() - self.before,
+            epoch.number, epoch.steps, epoch.lr, epoch.loss, epoch.scores.loss, epoch.scores.top1, epoch.scores.top5,
+            None if ema is None else ema.top1, None if ema is None else ema.top5, self._attention_inside(),
+            images / epoch.seconds, self.train_loader.waited / epoch.seconds, now - self.before,
         )  # fmt: skip
+        self.epoch_first, self.train_loader.waited = self.trainer.batches, 0.0
         self.rows.append(row)
-        average = "" if ema is None else f" (EMA {ema.top1:.1%})"
-        tqdm.write(
-            f"epoch {row.epoch}/{self.plan.recipe.epochs}: loss {row.loss:.3f}, top-1 {row.top1:.1%}{average}, "
-            f"attention inside {row.attention_inside:.1%}, {row.seconds:.0f} s"
-        )
+        tqdm.write(f"epoch {row.epoch}/{self.plan.recipe.epochs}: {row}")
+        self._tell_bad()
         sys.stdout.flush()
-        names = Shapes.classes
-        save_weights(model, self.path / "weights/last.safetensors", names)
+        self._save_weights("last")
         score = max(row.top1, row.ema_top1 or 0)
-        if score > self.best:
+        if score >= self.best:  # of equals, the later one
             self.best = score
             if self.trainer.ema is not None and ema is not None and ema.top1 >= row.top1:
                 with self.trainer.ema.applied():
-                    save_weights(model, self.path / "weights/best.safetensors", names)
+                    self._save_weights("best")
             else:
-                save_weights(model, self.path / "weights/best.safetensors", names)
-        self._write_log()
+                self._save_weights("best")
+        write_journal(self.path, self.rows)
         self._save()
-        if self.stop is not None and epoch.number < self.plan.recipe.epochs:
-            raise Stopped(self.stop)
+        if self.signals.asked is not None and epoch.number < self.plan.recipe.epochs:
+            raise Stopped(self.signals.asked, self.path)
+
+    def _save_weights(self, name: str) -> None:
+        ratio = self.plan.recipe.crop_ratio
+        path = self.path / f"weights/{name}.safetensors"
+        save_weights(self.trainer.model, path, self.classes, crop_ratio=ratio)
+
+    def _tell_bad(self) -> None:
+        """How many images were left out so far, and why, for the first few."""
+        reasons = {reason: None for loader in (self.train_loader, self.val_loader) for reason in loader.bad.values()}
+        if len(reasons) > self.told:
+            for reason in [*reasons][self.told : TOLD]:
+                tqdm.write(f"left out: {reason}")
+            self.told = len(reasons)
+            tqdm.write(f"left out so far: {self.told} images")
+
+    def _attention_inside(self) -> float | None:
+        if self.shapes is None:
+            return None
+        return attention_inside(self.trainer.model, self.shapes, threads=self.threads)
+
+    def _draw_attention(self) -> None:
+        """Of the best weights, on a few validation images of different classes."""
+        seen: dict[int, np.ndarray] = {}
+        for images, labels in self.val_loader:
+            for image, label in zip(images, labels, strict=True):
+                seen.setdefault(int(label), image)
+            if len(seen) >= ON_THE_SHEET:
+                break
+        if self.shapes is not None:
+            write_picture(self.path / "example.png", Image.fromarray(self.shapes[0][0]))
+        model, _ = load_model(self.best_weights)
+        chosen = sorted(seen)[:ON_THE_SHEET]
+        sheet = attention_sheet(model, np.stack([seen[label] for label in chosen]), chosen, self.classes)
+        write_picture(self.path / "attention.png", sheet)
 
     def _save(self) -> None:
         if (name := self.trainer.not_finite()) is not None:  # never in place of a good one
@@ -222,42 +221,21 @@ class Run:
             raise NotFiniteError(f"training stopped {at}: the weights of {name} are not finite")
         extra = {
             "plan": asdict(self.plan),
+            "version": __version__,
+            "images": self.images.fingerprint,
+            "teacher": self.teacher_hash,
             "rows": [asdict(row) for row in self.rows],
             "best": self.best,
             "seconds": time.perf_counter() - self.before,
         }
         save_checkpoint(self.trainer, self.checkpoint, extra)
 
-    def _write_log(self) -> None:
-        text = io.StringIO()
-        writer = csv.DictWriter(text, [f.name for f in fields(Row)], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in self.rows)
-        write_text(self.path / "log.csv", text.getvalue())
-        lines = {name: [(r.epoch, getattr(r, name)) for r in self.rows if getattr(r, name) is not None] for name in
-                 ("loss", "top1", "ema_top1", "attention_inside")}  # fmt: skip
-        panels = {
-            "loss": {"training": lines["loss"]},
-            "top-1": {"weights": lines["top1"], "EMA": lines["ema_top1"]},
-            "attention": {"inside the object": lines["attention_inside"]},
-        }
-        write_text(self.path / "curves.svg", curves(panels))
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM end the run after the batch it is in. A second one ends it at once."""
-
-        def note(number: int, _: Any) -> None:
-            if self.stop is not None:
-                raise KeyboardInterrupt
-            self.stop = number
-
-        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+def new_run(plan: Plan, parent: Path, name: str, **options: Any) -> Run:
+    """A run in a folder of its own, which is made only when the plan has turned out to be possible."""
+    run = Run(plan, Path(), **options)
+    run.path = new_folder(parent, name)
+    return run
 
 
 def new_folder(parent: Path, name: str) -> Path:
@@ -280,9 +258,9 @@ def resumed(path: Path, **options: Any) -> Run:
         raise ValueError(f"there is no run in {path}: it has no args.json")
     try:
         plan = Plan.from_json(json.loads(arguments.read_text(encoding="utf-8")))
-        run = Run(plan, path, **options)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{arguments} is damaged ({error})") from error
+    run = Run(plan, path, config=checkpoint_state(path / "checkpoint.safetensors")["config"], **options)
     run.resume()
     return run
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,11 +20,16 @@ from ..data.loader import Loader
 from ..data.mixing import mix, soft_targets
 from ..models.cait import CaiT
 from ..optim import EMA, AdamW, clip_gradients, global_norm, learning_rate
+from ..threads import cpu_count
 from .evaluate import Scores, evaluate
-from .losses import hard_distillation, soft_distillation
+from .losses import SoftDistillation, hard_distillation
 from .recipe import Recipe
-from .value_and_grad import value_and_grad
+from .value_and_grad import value_and_grad, workers_for
+from .workers import Workers, processes_work
 
+# Parameters. Threads of a small model often wait for Python's lock, so processes serve it better. A large one spends
+# its time in long calls that do not need the lock, and would pay for processes with memory for gradients in each.
+SMALL_MODEL = 4_000_000
 Teacher = Callable[[Any], Any]  # images to logits
 
 
@@ -40,6 +47,7 @@ class Epoch:
     loss: float  # the mean over the epoch
     scores: Scores  # of the weights as they are
     ema_scores: Scores | None  # of their average
+    seconds: float = field(compare=False)  # of training, since `fit` began with it
 
 
 @dataclass
@@ -54,7 +62,8 @@ class Position:
 class Trainer:
     """Without a recipe: AdamW at a constant rate of 5e-4 with weight decay 0.05, and nothing else.
 
-    teacher  any callable from images to logits, for a recipe with distillation
+    teacher    any callable from images to logits, for a recipe with distillation
+    processes  whether `threads` are processes instead; by default they are for small models, on Linux
     """
 
     def __init__(
@@ -65,6 +74,7 @@ class Trainer:
         threads: int | None = None,
         micro_batch: int | None = None,
         teacher: Teacher | None = None,
+        processes: bool | None = None,
     ) -> None:
         self.model = model if device is None else model.to(device)
         self.recipe = recipe or Recipe()
@@ -73,6 +83,9 @@ class Trainer:
         self.teacher, self.threads, self.micro_batch = teacher, threads, micro_batch
         self.optimiser = AdamW(model, self.recipe.peak_lr, self.recipe.weight_decay)
         self.ema = None if self.recipe.ema_decay is None else EMA(model, self.recipe.ema_decay)
+        small = model.parameter_count() < SMALL_MODEL
+        self.processes = small and processes_work() if processes is None else processes
+        self.workers: Workers | None = None
         self.batches = 0  # seen so far; random masks and mixing are drawn by this number
         self.steps_in_all: int | None = None  # which the schedule needs; `fit` knows it
         self.position = Position()
@@ -94,9 +107,9 @@ class Trainer:
                 targets = hard_distillation(targets, teacher, r.distillation_weight)
             else:
                 targets = np.concatenate([targets, teacher.astype(targets.dtype)], axis=1)
-                loss_fn = soft_distillation(r.distillation_weight, r.temperature)
+                loss_fn = SoftDistillation(r.distillation_weight, r.temperature)
         with random.using(Stream(r.seed, "train", step=self.batches)):
-            arguments = self.model, loss_fn, images, targets, self.threads, self.micro_batch
+            arguments = self.model, loss_fn, images, targets, self.threads, self.micro_batch, self._workers()
             loss, gradients = value_and_grad(*arguments)
             norm = global_norm(gradients)
             if not math.isfinite(loss) or not math.isfinite(norm):
@@ -104,6 +117,14 @@ class Trainer:
         self.batches += 1
         self._accumulate(gradients)
         return loss
+
+    def _workers(self) -> Workers | None:
+        """Processes for the pieces of a batch, started when they are first needed."""
+        count = self.threads or cpu_count()
+        gone = self.workers is None or not self.workers.close.alive
+        if gone and self.processes and count > 1 and self.device == "cpu":
+            self.workers = workers_for(self.model, count)
+        return self.workers
 
     def _offender(self, model: CaiT, loss_fn: Any, images: Any, targets: Any, *_: Any) -> str:
         """What is not finite first, on the way from the weights and images to the gradients."""
@@ -175,6 +196,7 @@ class Trainer:
         if not hasattr(train_loader, "epoch"):
             raise TypeError("fit: train_loader must be a minicait.data.Loader, which can find any batch again")
         self.steps_in_all = max(1, self.recipe.epochs * len(train_loader) // self.recipe.accumulate)
+        self._workers()  # which are best forked before the threads of the loader begin
         while self.position.epoch < self.recipe.epochs:
             epochs.append(self._epoch(train_loader, val_loader, after_batch))
             if after_epoch is not None:
@@ -184,17 +206,20 @@ class Trainer:
     def _epoch(self, train_loader: Loader, val_loader: Loader, after_batch: Callable[[float], None] | None) -> Epoch:
         """What is left of an epoch, and its evaluation."""
         at, r = self.position, self.recipe
-        for images, labels in train_loader.epoch(at.epoch, at.batch):
-            targets: np.ndarray = labels
-            if r.mixup or r.cutmix:
-                targets = soft_targets(labels, self.model.config["num_classes"], r.label_smoothing)
-                images, targets = mix(images, targets, r.mixup, r.cutmix, Stream(r.seed, "mix", self.batches))
-            at.losses.append(self.step(images, targets))
-            at.batch += 1
-            if after_batch is not None:
-                after_batch(at.losses[-1])
+        started = time.perf_counter()
+        with closing(train_loader.epoch(at.epoch, at.batch)) as batches:
+            for images, labels in batches:
+                targets: np.ndarray = labels
+                if r.mixup or r.cutmix:
+                    targets = soft_targets(labels, self.model.config["num_classes"], r.label_smoothing)
+                    images, targets = mix(images, targets, r.mixup, r.cutmix, Stream(r.seed, "mix", self.batches))
+                at.losses.append(self.step(images, targets))
+                at.batch += 1
+                if after_batch is not None:
+                    after_batch(at.losses[-1])
         if (name := self.not_finite()) is not None:
             raise NotFiniteError(f"training stopped after batch {self.batches}: the weights of {name} are not finite")
+        seconds = time.perf_counter() - started
         scores = evaluate(self.model, val_loader, self.threads)
         ema_scores = None
         if self.ema is not None:
@@ -202,4 +227,4 @@ class Trainer:
                 ema_scores = evaluate(self.model, val_loader, self.threads)
         self.position = Position(at.epoch + 1)
         loss = float(np.mean(at.losses))
-        return Epoch(at.epoch + 1, self.optimiser.steps, self.optimiser.lr, loss, scores, ema_scores)
+        return Epoch(at.epoch + 1, self.optimiser.steps, self.optimiser.lr, loss, scores, ema_scores, seconds)

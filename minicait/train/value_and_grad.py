@@ -1,4 +1,4 @@
-"""value_and_grad: the loss of a batch and its gradients, by micro-batches on threads.
+"""value_and_grad: the loss of a batch and its gradients, by micro-batches on threads, or in processes.
 
 The batch is cut into pieces of an image or a few, whose activations stay in the cache. Each piece runs forward and
 backward in one worker thread, with single-threaded matrix products inside; NumPy lets go of the interpreter meanwhile.
@@ -10,16 +10,12 @@ Random masks belong to samples. So the result is the same, to the bit, for any n
 
 from __future__ import annotations
 
-import os
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Generator
+from contextlib import closing
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
-from threadpoolctl import ThreadpoolController
 
 import autograd as ag
 from autograd import Tensor, random
@@ -27,9 +23,22 @@ from autograd.backend import Array, constant
 
 from ..models.cait import CaiT
 from ..nn import Module
+from ..threads import blas_threads, cpu_count, in_order, keep_freed_memory
+from .workers import Piece, Workers
 
 Loss = Callable[[Tensor, Any], Tensor]
-PIECE = 70_000  # values of the token grid (tokens * dim) in a micro-batch: 1 image of xxs24 at 224, 11 of tiny at 32
+PIECE = 100_000  # values of the token grid (tokens * dim) in a micro-batch: 2 images of xxs24 at 224, 16 of tiny at 32
+
+
+class Task(NamedTuple):
+    """A batch and what to do with it: all that a piece needs beside the model."""
+
+    loss_fn: Loss
+    images: Array
+    targets: Array
+    size: int  # of a piece
+    stream: random.Stream
+    training: bool
 
 
 def value_and_grad(
@@ -39,10 +48,12 @@ def value_and_grad(
     targets: Any,
     threads: int | None = None,
     micro_batch: int | None = None,
+    workers: Workers | None = None,
 ) -> tuple[float, dict[str, Array]]:
     """The loss of a batch, and d(loss)/d(parameter) by name.
 
     loss_fn(logits, targets) must be a mean over its samples: then the mean over the pieces is the mean over the batch.
+    With `workers`, from `workers_for(model)`, pieces are computed by processes instead of threads.
     """
     plain = (x.data if isinstance(x, Tensor) else x for x in (images, targets))
     images, targets = (constant(x, like=_like(model)) for x in plain)
@@ -52,39 +63,64 @@ def value_and_grad(
     size = len(images) if on_gpu else micro_batch or default_micro_batch(model)
     if size < 1:
         raise ValueError(f"value_and_grad: micro_batch must be at least 1, got {size}")
-    learned = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    names, parameters = list(learned), list(learned.values())
-    stream = random.current() or model.next_stream()
-
-    def piece(start: int) -> tuple[Array, list[Array | None], Tensor]:
-        part = slice(start, start + size)
-        with random.using(stream.at(sample=stream.sample + start)):
-            logits = model(images[part])
-        loss = loss_fn(logits, targets[part])
-        if loss.size != 1:
-            raise ValueError(f"value_and_grad: the loss must be one number, the mean over samples, got {loss.shape}")
-        share = len(images[part]) / len(images)
-        gradients = ag.grad(loss, parameters, np.full(loss.shape, share))
-        return loss.data * share, [None if g is None else g.data for g in gradients], logits.detach()
-
+    names, parameters = _learned(model)
+    task = Task(loss_fn, images, targets, size, random.current() or model.next_stream(), model.training)
     starts = range(0, len(images), size)
+    count = 1 if on_gpu else min(threads or cpu_count(), len(starts))
+    if workers is not None and count > 1 and workers.know(parameters):
+        results = workers.run(task, starts)
+    else:
+        results = pieces_in_order(lambda start: _piece(model, parameters, task, start), starts, count)
     sums: list[Array | None] = [None] * len(names)
     outputs: list[Tensor] = []
     losses = []
-    workers = 1 if on_gpu else min(threads or cpu_count(), len(starts))
-    for loss, gradients, logits in in_order(piece, starts, workers):
-        losses.append(loss)
-        for i, g in enumerate(gradients):
-            if g is not None:
-                if sums[i] is None:
-                    sums[i] = g  # an array of its own, so it can be added to
-                else:
-                    sums[i] += g
-        if len(outputs) < 2:
-            outputs.append(logits)
-            if len(outputs) == 2:
-                _refuse_coupled(loss_fn, outputs, losses, targets)
+    with closing(results):  # also where an error here leaves some of them unasked for
+        for loss, gradients, logits in results:
+            losses.append(loss)
+            for i, g in enumerate(gradients):
+                if g is not None:
+                    if sums[i] is None:
+                        sums[i] = g if workers is None else g.copy()  # an array of its own, so it can be added to
+                    else:
+                        sums[i] += g
+            if len(outputs) < 2:
+                outputs.append(Tensor(logits))
+                if len(outputs) == 2:
+                    _refuse_coupled(loss_fn, outputs, losses, targets)
     return float(sum(losses)), {name: g for name, g in zip(names, sums, strict=True) if g is not None}
+
+
+def workers_for(model: Module, count: int) -> Workers:
+    """Processes that compute the gradients of this model. Its weights move to memory that they share."""
+    _, parameters = _learned(model)
+    return Workers(count, parameters, partial(_piece, model, parameters))
+
+
+def _learned(model: Module) -> tuple[list[str], list[Tensor]]:
+    learned = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    return list(learned), list(learned.values())
+
+
+def _piece(model: Module, parameters: list[Tensor], task: Task, start: int) -> Piece:
+    """Forward and backward of one piece: its share of the loss, its gradients, and its logits."""
+    part = slice(start, start + task.size)
+    if model.training != task.training:  # in a process that did not see it change
+        model.train(task.training)
+    with random.using(task.stream.at(sample=task.stream.sample + start)):
+        logits = model(task.images[part])
+    loss = task.loss_fn(logits, task.targets[part])
+    if loss.size != 1:
+        raise ValueError(f"value_and_grad: the loss must be one number, the mean over samples, got {loss.shape}")
+    share = len(task.images[part]) / len(task.images)
+    gradients = ag.grad(loss, parameters, np.full(loss.shape, share))
+    return loss.data * share, [None if g is None else g.data for g in gradients], logits.data
+
+
+def pieces_in_order(work: Callable[[int], Any], starts: range, workers: int) -> Generator[Any]:
+    """work(start) for all pieces of a batch, on threads if there are several."""
+    keep_freed_memory()
+    with blas_threads(1):
+        yield from map(work, starts) if workers == 1 else in_order(work, starts, workers)
 
 
 def default_micro_batch(model: Module) -> int:
@@ -93,44 +129,6 @@ def default_micro_batch(model: Module) -> int:
         return 8
     _, tokens, dim = model.pos_embed.shape
     return max(1, PIECE // (tokens * dim))
-
-
-@cache
-def cpu_count() -> int:
-    """The CPUs that this process may use: its affinity and a container's limit, not what the machine has."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        count = min(count, max(1, int(quota) // int(period)))
-    except (OSError, ValueError):  # no such limit
-        pass
-    return count
-
-
-@cache
-def _blas() -> ThreadpoolController:
-    return ThreadpoolController()
-
-
-def in_order(work: Callable[[int], Any], items: range, workers: int) -> Iterator[Any]:
-    """work(item) for all items on threads, results in order, with at most workers + 1 of them waiting."""
-    with _blas().limit(limits=1, user_api="blas"):
-        if workers == 1:
-            yield from map(work, items)
-            return
-        pending: deque[Future[Any]] = deque()
-        rest = iter(items)
-        pool = ThreadPoolExecutor(workers, thread_name_prefix="minicait")
-        run = ag.inherit_modes(work)
-        try:
-            for item in rest:
-                pending.append(pool.submit(run, item))
-                if len(pending) > workers:
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
-        finally:  # also after an exception or Ctrl-C: what has not begun never will, what runs is waited for
-            pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _refuse_coupled(loss_fn: Loss, outputs: list[Tensor], losses: list[Array], targets: Array) -> None:

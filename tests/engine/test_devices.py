@@ -32,7 +32,8 @@ def test_case_on_another_device(case, dtype, cupy):
         return [x.numpy() for x in (output, *gradients)]
 
     for a, b in zip(run("cuda"), run("cpu"), strict=True):
-        np.testing.assert_array_equal(a, b)
+        # sums may be taken in another order there
+        np.testing.assert_allclose(a, b, rtol=0, atol=4 * np.finfo(dtype).eps * max(1, np.abs(b).max(initial=0)))
 
 
 def test_the_stand_in_refuses_what_cupy_refuses(cupy):

@@ -89,6 +89,11 @@ MISTAKES = {
         r"softmax: axis 1 is out of range for 1 axes.*\(3,\) float32",
     ),
     "log_softmax": (lambda: ops.log_softmax(t(2, dtype=int)), TypeError, "log_softmax: expected floating-point values"),
+    "scaled_residual": (
+        lambda: ops.scaled_residual(np.ones((2, 3, 4)), np.ones((2, 4)), np.ones(4)),
+        ValueError,
+        r"scaled_residual: x \(2, 3, 4\) needs a branch of shape \(2, 3, 4\) and a scale of shape \(4,\), got \(2, 4\)",
+    ),
     "layer_norm": (
         lambda: ops.layer_norm(t(8, 196, 192), t(196), t(192)),
         ValueError,

@@ -5,7 +5,7 @@ import pytest
 
 import autograd as ag
 import minicait
-from autograd import Context, ops, random
+from autograd import Context, Tensor, ops, random
 from autograd.backend import is_array
 from autograd.random import Stream
 from minicait import nn
@@ -71,7 +71,7 @@ def test_the_table():
 def test_unknown_names_get_near_matches():
     with pytest.raises(ValueError, match=r"unknown model 'cait_xxs42_224': did you mean cait_xxs24_224"):
         minicait.create_model("cait_xxs42_224")
-    with pytest.raises(ValueError, match=r"unknown model 'resnet50': list_models\(\) has all names"):
+    with pytest.raises(ValueError, match=r"unknown model 'resnet50': `minicait models` lists them"):
         minicait.create_model("resnet50")
     with pytest.raises(ValueError, match="did you mean cait_xxs24_224 or"):
         minicait.create_model("CAIT_XXS24_224")
@@ -222,18 +222,35 @@ def test_stochastic_depth_is_the_same_for_any_cut_of_the_batch():
 def test_stochastic_depth_is_on_both_branches_of_the_first_stage_only(monkeypatch):
     model, seen = CaiT(**SMALL, drop_path_rate=0.5), []
 
-    def drop_path(x, rate, stream):
-        seen.append((stream.purpose, rate, x.shape))
-        return x
+    def kept(self, samples):
+        seen.append((self.purpose, self.rate, samples))
+        return np.arange(0)
 
-    monkeypatch.setattr(nn.DropPath, "drop", staticmethod(drop_path))
-    model(IMAGES)
-    assert len({purpose for purpose, _, _ in seen}) == 4  # each its own masks
-    assert [(rate, shape) for _, rate, shape in seen] == [(0.5, (4, 16, 12))] * 4
-    monkeypatch.setattr(nn.DropPath, "drop", staticmethod(lambda x, rate, stream: x * 0))
+    monkeypatch.setattr(nn.DropPath, "kept", kept)
     with minicait.record(model) as inside:
         model(IMAGES)
-    np.testing.assert_array_equal(inside.residual["blocks.1.mlp"].main, inside.residual["blocks.0.attn"].main)
+    assert len({purpose for purpose, _, _ in seen}) == 4  # each its own masks
+    assert [(rate, samples) for _, rate, samples in seen] == [(0.5, 4)] * 4
+    assert not inside.attention and len(inside.class_attention) == 2  # what is dropped is not computed
+
+
+def test_a_dropped_branch_is_left_out_for_its_sample_alone():
+    """The same as computing all branches and dropping them afterwards, sample by sample."""
+    model = CaiT(**SMALL, drop_path_rate=0.5)
+    block = model.blocks[0]
+    x = Tensor(np.random.default_rng(0).standard_normal((6, 16, 12)).astype(np.float32), requires_grad=True)
+    with random.using(Stream(seed=3)):
+        got = block(x)
+        keep = [np.isin(np.arange(6), drop.kept(6)) * 2.0 for drop in (block.drop_path_1, block.drop_path_2)]
+    assert 0 < keep[0].sum() < 12 and not np.array_equal(*keep)
+    factors = [k.astype(np.float32)[:, None, None] for k in keep]
+    half = x + block.gamma_1 * block.attn(block.norm1(x)) * factors[0]
+    want = half + block.gamma_2 * block.mlp(block.norm2(half)) * factors[1]
+    np.testing.assert_allclose(got.numpy(), want.numpy(), atol=1e-6)
+    v = np.random.default_rng(1).standard_normal(x.shape)
+    wanted = [x, *(p for _, p in block.named_parameters())]
+    for a, b in zip(ag.grad(got, wanted, v), ag.grad(want, wanted, v), strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), atol=1e-5)
 
 
 def test_record_sees_inside():

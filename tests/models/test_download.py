@@ -1,8 +1,6 @@
 """Downloads against a server on this machine: ranges, truncation, wrong hashes, redirects, fallbacks, no network."""
 
 import hashlib
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
@@ -13,72 +11,17 @@ from minicait.download import DownloadError, cache_directory, download
 from minicait.models.cait import CaiT
 from minicait.published import _shapes, get_weights
 from tests.golden.recipe import FOLDER, MODELS, random_weights
+from tests.local_server import local_server
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
 NAME = "cait_xxs24_224"
 
 
-class Server(ThreadingHTTPServer):
-    """Serves `files` by path. `cut` ends answers early, `ranges` allows resuming, `log` keeps what was asked."""
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.files = {}
-        self.redirects = {}
-        self.headers = {}
-        self.cut = None
-        self.ranges = True
-        self.tags = True
-        self.log = []
-        self.url = f"http://127.0.0.1:{self.server_port}"
-
-
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self):
-        server = self.server
-        asked = self.headers.get("Range")
-        server.log.append((self.path, asked))
-        if self.path in server.redirects:
-            target, headers = server.redirects[self.path]
-            self.send_response(302)
-            for name, value in {"Location": server.url + target, "Content-Length": "0", **headers}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            return
-        if self.path not in server.files:
-            self.send_error(404)
-            return
-        content = server.files[self.path]
-        tag = f'"{hashlib.md5(content).hexdigest()}"'
-        resume = asked and server.ranges and self.headers.get("If-Range") in (None, tag)
-        start = int(asked.removeprefix("bytes=").rstrip("-")) if resume else 0
-        if start >= len(content):
-            self.send_error(416)
-            return
-        self.send_response(206 if resume else 200)
-        if server.tags:
-            self.send_header("ETag", tag)
-        if resume:
-            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-        self.send_header("Content-Length", str(len(content) - start))
-        for name, value in server.headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        end = len(content) if server.cut is None else min(len(content), start + server.cut)
-        self.wfile.write(content[start:end])
-
-    def log_message(self, *args): ...
-
-
 @pytest.fixture
 def server():
-    with Server() as running:
-        thread = threading.Thread(target=running.serve_forever, daemon=True)
-        thread.start()
+    with local_server() as running:
         running.files["/file"] = CONTENT
         yield running
-        running.shutdown()
-        thread.join()
 
 
 def test_a_file_arrives_whole(server, tmp_path):

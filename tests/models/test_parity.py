@@ -210,13 +210,14 @@ def test_stochastic_depth_with_the_same_masks(timm, monkeypatch):
     config = MODELS["deep"]
     model = CaiT(**config, layer_scale=1.0, drop_path_rate=0.4).astype(np.float64)
     model.load_state_dict(random_weights({key: p.shape for key, p in model.named_parameters()}))
-    masks, drop = [], ops.drop_path
+    masks, kept = [], minicait.nn.DropPath.kept
 
-    def remember(x, rate, stream):
-        masks.append(drop(np.ones((x.shape[0], 1, 1)), rate, stream).numpy())
-        return drop(x, rate, stream)
+    def remember(self, samples):
+        rows = kept(self, samples)
+        masks.append(np.isin(np.arange(samples), rows)[:, None, None] * self.factor)
+        return rows
 
-    monkeypatch.setattr(minicait.nn.DropPath, "drop", staticmethod(remember))
+    monkeypatch.setattr(minicait.nn.DropPath, "kept", remember)
     images, _ = batch(config)
     with random.using(Stream(0, "parity")):
         ours = model(images).numpy()

@@ -9,7 +9,7 @@ import pytest
 from autograd import ops
 from minicait import nn
 from minicait.models.cait import CaiT
-from minicait.optim import EMA, AdamW, clip_gradients, global_norm, is_decayed, learning_rate
+from minicait.optim import CHUNK, EMA, AdamW, clip_gradients, global_norm, is_decayed, learning_rate
 
 
 class Line(nn.Module):
@@ -105,3 +105,21 @@ def test_learning_a_line():
         optimiser.step()
     np.testing.assert_allclose(layer.weight.numpy(), [[1, -2, 3]], atol=1e-2)
     assert ops.abs(layer.bias).item() < 1e-2
+
+
+def test_large_and_scattered_arrays_move_as_small_ones_do():
+    """Weights are worked on in chunks; a gradient that is not contiguous, whole."""
+    size = 3 * CHUNK // 2
+    gradient = np.random.default_rng(0).standard_normal((size, 2)).astype(np.float32)
+    moved = []
+    for g in (gradient, np.asfortranarray(gradient)):
+        model = Line(np.ones((size, 2), np.float32))
+        ema = EMA(model, 0.5)
+        AdamW(model, 0.1, weight_decay=0.5).step({"w": g})
+        ema.update()
+        moved.append((model.w.data.copy(), ema.average["w"]))
+    few = Line(np.ones((size, 2), np.float32)[-4:])
+    AdamW(few, 0.1, weight_decay=0.5).step({"w": gradient[-4:]})
+    np.testing.assert_array_equal(moved[0][0], moved[1][0])
+    np.testing.assert_array_equal(moved[0][1], moved[1][1])
+    np.testing.assert_array_equal(moved[0][0][-4:], few.w.data)

@@ -1,6 +1,8 @@
 """The trainer: steps, recipes, distillation, guards, checkpoints that continue to the bit."""
 
 import json
+import threading
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +28,7 @@ from minicait.train import (
     value_and_grad,
 )
 from minicait.train.checkpoint import load_checkpoint, read_checkpoint, save_checkpoint
-from minicait.train.losses import hard_distillation, soft_distillation
+from minicait.train.losses import SoftDistillation, hard_distillation
 
 SMALL = {"img_size": 16, "patch_size": 4, "dim": 12, "heads": 3, "depth": 2, "num_classes": 10, "layer_scale": 0.5}
 FULL = Recipe(
@@ -139,8 +141,10 @@ def test_a_checkpoint_goes_on_to_the_bit(tmp_path, stop_after):
             save_checkpoint(first, tmp_path / "c.safetensors", {"note": "é"})
             raise EnoughError
 
-    with pytest.raises(EnoughError):
+    with pytest.raises(EnoughError) as error:
         first.fit(*loaders(), after_batch=stop)
+    assert error.tb is not None  # which holds the frames, and they must not hold the loader's threads
+    assert not [t for t in threading.enumerate() if t.name.startswith("minicait")]
     second = Trainer(CaiT(**SMALL, drop_path_rate=0.2, seed=9), FULL)
     assert load_checkpoint(second, tmp_path / "c.safetensors") == {"note": "é"}
     got = second.fit(*loaders())
@@ -286,7 +290,7 @@ def test_distillation():
 
     p, q = softmax(teacher / 2), softmax(logits / 2)
     want = 0.6 * ops.cross_entropy(logits, labels).item() + 0.4 * 4 * (p * np.log(p / q)).sum(-1).mean()
-    soft = soft_distillation(0.4, 2.0)(ops.astype(logits, "float64"), np.concatenate([labels, teacher], axis=1))
+    soft = SoftDistillation(0.4, 2.0)(ops.astype(logits, "float64"), np.concatenate([labels, teacher], axis=1))
     assert soft.item() == pytest.approx(want)
 
     teacher_model = CaiT(**SMALL, seed=5).eval()
@@ -305,7 +309,7 @@ def test_recipes():
     assert RECIPES["cait"].peak_lr == pytest.approx(1e-3) and RECIPES["cait"].epochs == 400
     assert RECIPES["finetune"].constant_lr and RECIPES["finetune"].lr == 5e-6
     assert recipe("small").changed(lr=None, epochs=3) == Recipe(**{**vars(RECIPES["small"]), "epochs": 3})
-    json.dumps(vars(RECIPES["imagenette"]))
+    assert Recipe.from_json(json.loads(json.dumps(asdict(RECIPES["imagenette"])))) == RECIPES["imagenette"]
     with pytest.raises(ValueError, match="unknown recipe 'smal': did you mean small"):
         recipe("smal")
     wrongs = [{"epochs": 0}, {"batch_size": 0}, {"distillation": "medium"}, {"lr": float("nan")}, {"lr": float("inf")},

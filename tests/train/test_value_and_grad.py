@@ -11,13 +11,18 @@ import autograd as ag
 from autograd import ops, random
 from autograd.random import Stream
 from minicait.models.cait import CaiT
+from minicait.threads import cpu_count
 from minicait.train import value_and_grad
-from minicait.train.value_and_grad import cpu_count, default_micro_batch
+from minicait.train.value_and_grad import default_micro_batch
 
 SMALL = {"img_size": 16, "patch_size": 4, "dim": 12, "heads": 3, "depth": 2, "num_classes": 5, "layer_scale": 0.5}
 RNG = np.random.default_rng(0)
 IMAGES = RNG.standard_normal((11, 3, 16, 16)).astype(np.float32)
 LABELS = RNG.integers(0, 5, 11)
+
+
+def own_threads():
+    return [t for t in threading.enumerate() if t.name.startswith("minicait")]
 
 
 @pytest.mark.parametrize("micro_batch", [1, 3, 4, 11, 50])
@@ -61,8 +66,10 @@ def test_a_loss_that_couples_samples_is_refused():
     def contrast(logits, targets):
         return (logits - logits.mean(0, keepdims=True)).abs().sum()
 
-    with pytest.raises(ValueError, match=r"is not a mean over samples .*micro_batch=11"):
-        value_and_grad(model, contrast, IMAGES, LABELS, micro_batch=2)
+    with pytest.raises(ValueError, match=r"is not a mean over samples .*micro_batch=11") as error:
+        value_and_grad(model, contrast, IMAGES, LABELS, threads=3, micro_batch=2)
+    assert error.value.__traceback__ is not None  # which holds the frames, and they must not hold threads
+    assert not own_threads()
     value_and_grad(model, contrast, IMAGES, LABELS, micro_batch=11)
     with pytest.raises(ValueError, match=r"the loss must be one number, the mean over samples, got \(2,\)"):
         value_and_grad(model, lambda z, t: ops.cross_entropy(z, t, reduction="none"), IMAGES, LABELS, micro_batch=2)
@@ -81,7 +88,7 @@ def test_an_exception_in_a_worker_surfaces_with_its_own_traceback(threads):
     with pytest.raises(ZeroDivisionError, match="here it broke") as error:
         value_and_grad(model, loss, IMAGES, LABELS, threads=threads, micro_batch=1)
     assert any(entry.name == "loss" for entry in error.traceback)
-    assert not [t for t in threading.enumerate() if t.name.startswith("minicait")]
+    assert not own_threads()
 
 
 def test_ctrl_c_ends_the_threads():
@@ -97,7 +104,7 @@ def test_ctrl_c_ends_the_threads():
 
     with pytest.raises(KeyboardInterrupt):
         value_and_grad(model, loss, IMAGES, LABELS, threads=2, micro_batch=1)
-    assert not [t for t in threading.enumerate() if t.name.startswith("minicait")]
+    assert not own_threads()
     assert len(calls) < 11
 
 
@@ -131,8 +138,8 @@ def test_memory_does_not_grow_with_the_batch():
 
 
 def test_the_size_of_a_piece_and_the_number_of_threads():
-    assert default_micro_batch(CaiT(num_classes=2, depth=1)) == 1  # dim 192 at 224
-    assert default_micro_batch(CaiT(num_classes=2, depth=1, dim=96, heads=2, img_size=32, patch_size=4)) == 11
+    assert default_micro_batch(CaiT(num_classes=2, depth=1)) == 2  # dim 192 at 224
+    assert default_micro_batch(CaiT(num_classes=2, depth=1, dim=96, heads=2, img_size=32, patch_size=4)) == 16
     assert cpu_count() >= 1
 
 

@@ -1,0 +1,64 @@
+"""A trained CaiT teaches a smaller one (hard distillation: half of the loss is what the teacher takes an image for).
+
+    python examples/distill.py runs/photos-small-1/weights/best.safetensors photos
+    python examples/distill.py best.safetensors photos --preset cait_tiny_32 --alone     # and the student without it
+    python examples/distill.py cait_s24_224 imagenet --preset cait_xxs24_224             # published weights teach
+
+The teacher sees every image as the student does, mixed and augmented. CaiT distils into its one head, without the
+distillation token of DeiT (CaiT, Sec. 5).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from autograd import cuda_available
+from minicait.cli.guard import guarded
+from minicait.data import Source
+from minicait.data.source import NAMED
+from minicait.train import recipe
+from minicait.train.announce import next_commands
+from minicait.train.plan import Plan, absolute
+from minicait.train.run import new_run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("teacher", help="its weights: a file, or a published name")
+    parser.add_argument("data", help="shapes, imagenette, or a folder of images")
+    parser.add_argument("--preset", default="cait_tiny_64", help="the student (default: %(default)s)")
+    parser.add_argument("--patch-size", type=int, help="of the student (default: the preset's)")
+    parser.add_argument("--recipe", default="small", help="(default: %(default)s)")
+    parser.add_argument("--epochs", type=int, help="(default: the recipe's)")
+    parser.add_argument("--batch-size", type=int, help="(default: the recipe's)")
+    parser.add_argument("--train-images", type=int, metavar="N", help="(default: all)")
+    parser.add_argument("--val-images", type=int, metavar="N", help="(default: all)")
+    parser.add_argument("--soft", action="store_true", help="learn the teacher's probabilities, not its decisions")
+    parser.add_argument("--alone", action="store_true", help="then train the student without a teacher, to compare")
+    parser.add_argument("--device", help="cpu, cuda or cuda:1 (default: cuda if it works, else cpu)")
+    parser.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("runs"), help="(default: %(default)s)")
+    args = parser.parse_args()
+    device = args.device or ("cuda" if cuda_available() else "cpu")
+    kind = "soft" if args.soft else "hard"
+    how = recipe(args.recipe).changed(epochs=args.epochs, batch_size=args.batch_size, seed=args.seed, distillation=kind)
+    where = args.data if args.data in NAMED else str(Path(args.data).resolve())
+    data = Source(where, train_images=args.train_images, val_images=args.val_images)
+    taught = Plan(how, data, args.preset, patch_size=args.patch_size, teacher=absolute(args.teacher))
+    plans = {"distilled": taught}
+    if args.alone:
+        plans["alone"] = replace(taught, teacher=None, recipe=replace(how, distillation=None))
+    scores = {}
+    for name, plan in plans.items():
+        run = new_run(plan, args.out, f"{data.name}-{name}", device=device)
+        scores[name] = run.go().score
+        print(next_commands(run))
+    print("\n" + "; ".join(f"{name}: {score:.1%} top-1" for name, score in scores.items()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main, "distill"))

@@ -1,0 +1,52 @@
+"""A trained CaiT learns a task of your own, from a folder with a folder of images for each class.
+
+    python examples/finetune_folder.py photos                               # from published weights, downloaded
+    python examples/finetune_folder.py photos --weights runs/imagenette-1/weights/best.safetensors
+    python examples/finetune_folder.py photos --weights best.safetensors --img-size 96
+
+What the model has learned elsewhere is kept but for its last layer, which starts anew for your classes. Images may have
+another size than it was trained with: its position embeddings are resized (CaiT, Sec. 5; bicubic, as in the reference).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from autograd import cuda_available
+from minicait.cli.guard import guarded
+from minicait.data import Source
+from minicait.train import recipe
+from minicait.train.announce import next_commands
+from minicait.train.plan import Plan, absolute
+from minicait.train.run import new_run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="with train/ and val/ in it, or with a folder for each class")
+    parser.add_argument("--weights", default="cait_xxs24_224", help="a file or a published name (default: %(default)s)")
+    parser.add_argument("--img-size", type=int, help="side of the images (default: the one of the weights)")
+    parser.add_argument("--recipe", default="transfer",
+                        help="transfer for a new task, finetune for the same at a higher resolution")  # fmt: skip
+    parser.add_argument("--epochs", type=int, help="(default: the recipe's)")
+    parser.add_argument("--batch-size", type=int, help="(default: the recipe's)")
+    parser.add_argument("--lr", type=float, help="(default: the recipe's)")
+    parser.add_argument("--device", help="cpu, cuda or cuda:1 (default: cuda if it works, else cpu)")
+    parser.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("runs"), help="(default: %(default)s)")
+    args = parser.parse_args()
+    device = args.device or ("cuda" if cuda_available() else "cpu")
+    how = recipe(args.recipe).changed(epochs=args.epochs, batch_size=args.batch_size, lr=args.lr, seed=args.seed)
+    data = Source(str(args.folder.resolve()))
+    plan = Plan(how, data, weights=absolute(args.weights), img_size=args.img_size)
+    run = new_run(plan, args.out, f"{data.name}-finetuned", device=device)
+    last = run.go()
+    print(f"\nThe model is right for {last.score:.1%} of the images kept for validation.")
+    print(next_commands(run))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main, "finetune_folder"))

@@ -1,0 +1,100 @@
+"""CaiT learns to recognise photographs: Imagenette, ten classes of ImageNet.
+
+    python examples/train_imagenette.py                  # what suits this machine: see its first lines
+    python examples/train_imagenette.py --help           # and how to choose
+
+On a GPU, the paper's CaiT-XXS24 learns from images of 224 pixels. On a CPU, a CaiT of a million parameters learns from
+images of 64 pixels, for as many epochs as fit into 50 minutes. Without a network there are no photographs to be had:
+then it learns to tell shapes apart, which are drawn on the spot, in a few minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from autograd import cuda_available
+from autograd.backend import to_device
+from minicait import create_model
+from minicait.cli.guard import guarded
+from minicait.data import Source
+from minicait.download import DownloadError
+from minicait.train import Trainer, recipe
+from minicait.train.announce import device_line, next_commands
+from minicait.train.plan import Plan
+from minicait.train.run import new_run
+
+MINUTES = 50  # of training on a CPU, at most; an hour with everything around it
+IMAGES = 9469 + 2 * 0.35 * 3925  # of an epoch: those to learn, and two evaluations, which cost a third of a step
+
+
+def plan_photographs(device: str, epochs: int | None, seed: int) -> Plan:
+    """A model and a recipe that suit the machine."""
+    if device != "cpu":
+        how = recipe("imagenette").changed(epochs=epochs, seed=seed)
+        print(f"plan: cait_xxs24_224 on Imagenette (342 MB, downloaded once), {how.epochs} epochs", flush=True)
+        return Plan(how, Source("imagenette-320"), "cait_xxs24_224")
+    rate = images_per_second("cait_tiny_64")
+    chosen = min(40, max(1, int(rate * 60 * MINUTES / IMAGES))) if epochs is None else epochs
+    how = recipe("small").changed(epochs=chosen, seed=seed)
+    minutes = chosen * IMAGES / rate / 60
+    print("plan: cait_tiny_64 on Imagenette (99 MB, downloaded once),", end=" ")
+    print(f"{chosen} epochs, about {minutes:.0f} minutes at {rate:.0f} images/s", flush=True)
+    return Plan(how, Source("imagenette", keep_side=96), "cait_tiny_64")
+
+
+def plan_shapes(epochs: int | None, seed: int) -> Plan:
+    how = recipe("shapes").changed(epochs=epochs, seed=seed)
+    print(f"plan: cait_tiny_32 on shapes that are drawn here, {how.epochs} epochs, a few minutes", flush=True)
+    return Plan(how, Source("shapes"), "cait_tiny_32", patch_size=8)
+
+
+def images_per_second(model: str) -> float:
+    """In training on this machine, by the best of three batches."""
+    trainer = Trainer(create_model(model, num_classes=10))
+    side = trainer.model.config["img_size"][0]
+    images, labels = np.zeros((64, 3, side, side), np.float32), np.zeros(64, int)
+    times = []
+    for _ in range(3):
+        before = time.perf_counter()
+        trainer.step(images, labels)
+        times.append(time.perf_counter() - before)
+    return len(images) / min(times)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", choices=["imagenette", "shapes"], help="(default: imagenette if it can be had)")
+    parser.add_argument("--device", help="cpu, cuda or cuda:1 (default: cuda if it works, else cpu)")
+    parser.add_argument("--epochs", type=int, help="(default: what suits the machine)")
+    parser.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("runs"), help="(default: %(default)s)")
+    args = parser.parse_args()
+    device = args.device or ("cuda" if cuda_available() else "cpu")
+    print(f"device: {device_line(device)}", flush=True)
+    to_device(np.zeros(1), device)  # says so if there is no such device, before anything is downloaded
+    shapes = args.data == "shapes"
+    plan = plan_shapes(args.epochs, args.seed) if shapes else plan_photographs(device, args.epochs, args.seed)
+    try:
+        run = new_run(plan, args.out, plan.data.name, device=device)
+    except DownloadError as error:
+        if args.data == "imagenette":
+            raise
+        print(f"\nNO IMAGENETTE: {error}. TRAINING ON SHAPES INSTEAD.\n", flush=True)
+        run = new_run(plan_shapes(args.epochs, args.seed), args.out, "shapes", device=device)
+    last = run.go()
+    print(f"\nCaiT, with its best weights, is right for {run.best:.1%} of the images it did not learn from.")
+    if last.attention_inside is not None:
+        before, after = run.attention_at_start or 0, last.attention_inside
+        print(f"Of its class attention, {after:.1%} is on the object; before training it was {before:.1%}.")
+    print(f"Where it looks: {run.path / 'attention.png'}; how it learned: {run.path / 'curves.svg'}")
+    print(next_commands(run))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main, "train_imagenette"))

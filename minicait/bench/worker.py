@@ -1,0 +1,103 @@
+"""One side of a measurement, as a process of its own: python -m minicait.bench.worker minicait|timm JOB."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from ..memory import peak_megabytes
+
+CLASSES = 10
+KEPT_ALIVE: list[Any] = []
+
+
+def main() -> None:
+    name, job = sys.argv[1], json.loads(sys.argv[2])
+    step: Callable[[], Any] | None = None
+    for line in sys.stdin:
+        answer: Any = True
+        try:
+            if line == "begin\n":
+                step = SIDES[name](**job)
+            elif line == "step\n":
+                assert step is not None
+                before = time.perf_counter()
+                step()
+                answer = time.perf_counter() - before
+            else:
+                answer = peak_megabytes()
+        except (ImportError, ValueError, MemoryError) as error:
+            answer = f"{name} cannot be measured: {error or 'out of memory'}"
+        print(json.dumps(answer), flush=True)
+
+
+def data(side: int, batch: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((batch, 3, side, side)).astype(np.float32), rng.integers(0, CLASSES, batch)
+
+
+def minicait_step(model: str, batch: int, work: str, threads: int, micro_batch: int | None = None) -> Callable[[], Any]:
+    from .. import create_model
+    from ..train import Trainer, predict
+
+    net = create_model(model, CLASSES, drop_path_rate=0.0)
+    images, labels = data(net.config["img_size"][0], batch)
+    if work == "predict":
+        net.eval()
+        return lambda: predict(net, images, threads)
+    trainer = Trainer(net, threads=threads, micro_batch=micro_batch)
+    return lambda: trainer.step(images, labels)
+
+
+def timm_step(model: str, batch: int, work: str, threads: int, micro_batch: None = None) -> Callable[[], Any]:
+    from ..models import preset
+
+    torch: Any = import_module("torch")  # its types, where it is installed, are not ours to check
+
+    torch.set_num_threads(threads)
+    cait = import_timm().models.cait.Cait
+    p = preset(model)
+    net = cait(img_size=p.img_size, patch_size=p.patch_size, num_classes=CLASSES, embed_dim=p.dim, depth=p.depth,
+               num_heads=p.heads, init_values=p.layer_scale)  # fmt: skip
+    images, labels = (torch.from_numpy(array) for array in data(p.img_size, batch))
+    if work == "predict":
+        net.eval()
+
+        def predict() -> None:
+            with torch.inference_mode():
+                net(images)
+
+        return predict
+    optimiser = torch.optim.AdamW(net.parameters(), lr=5e-4, weight_decay=0.05)
+
+    def step() -> None:
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(net(images), labels).backward()
+        optimiser.step()
+
+    return step
+
+
+def import_timm() -> Any:
+    """timm, also beside a torchvision without its compiled part, whose operators timm expects to be declared."""
+    torch: Any = import_module("torch")
+    try:
+        torch.ops.torchvision.nms  # noqa: B018
+    except (AttributeError, RuntimeError):
+        library = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        KEPT_ALIVE.append(library)  # for they last as long as it does
+    return import_module("timm")
+
+
+SIDES: dict[str, Callable[..., Callable[[], Any]]] = {"minicait": minicait_step, "timm": timm_step}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""The command line: `minicait train | eval | predict | bench | models | weights`, also as `python -m minicait`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from .. import __version__
+from . import bench, evaluate, predict, train, weights
+from .guard import guarded
+
+EXAMPLES = """examples:
+  minicait train --data photos                              your own images, a folder for each class
+  minicait eval --weights cait_xxs24_224 --data imagenette  published weights on Imagenette
+  minicait predict --weights runs/photos-tiny-1/weights/best.safetensors cat.jpg
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command. Bad input is one sentence and exit code 2."""
+    args = parser().parse_args(arguments)
+    return guarded(lambda: args.run(args))
+
+
+def parser() -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    whole = argparse.ArgumentParser("minicait", description=__doc__, epilog=EXAMPLES, formatter_class=raw)
+    whole.add_argument("--version", action="version", version=f"minicait {__version__}")
+    commands = whole.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for module in (train, evaluate, predict, bench, weights):
+        module.add_to(commands)
+    return whole

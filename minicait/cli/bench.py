@@ -1,0 +1,103 @@
+"""minicait bench: speed and memory on this machine, beside PyTorch if asked, and where the time goes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+from typing import Any
+
+import numpy as np
+
+from ..bench import WORK, Job, Measured, measure
+from ..bench.gemm import gemm_rate
+from ..bench.profile import profiled
+from ..bench.worker import minicait_step
+from ..models import preset
+from ..threads import cpu_count
+from ..train.value_and_grad import default_micro_batch
+
+EXAMPLES = """examples:
+  minicait bench                                                  one training step of cait_xxs24_224
+  minicait bench --against timm                                   beside PyTorch (pip install -e '.[compare]')
+  minicait bench --model cait_tiny_32 --batch 128 --profile       time and memory by operation
+  minicait bench --work predict --batch 1 --json
+"""
+
+
+def add_to(commands: Any) -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = commands.add_parser("bench", help="measure speed and memory", epilog=EXAMPLES, formatter_class=raw)
+    parser.add_argument("--model", default="cait_xxs24_224", help="a name of `minicait models` (default: %(default)s)")
+    parser.add_argument("--batch", type=int, default=8, metavar="N", help="images (default: %(default)s)")
+    parser.add_argument("--work", default="train", choices=WORK, help="(default: %(default)s)")
+    parser.add_argument("--threads", type=int, metavar="N", help="(default: all CPUs this process may use)")
+    parser.add_argument("--micro-batch", type=int, metavar="N", help="images in a piece (default: what suits)")
+    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="steps measured (default: %(default)s)")
+    parser.add_argument("--against", choices=["timm"], help="measure this in turn, and print the ratios")
+    parser.add_argument("--profile", action="store_true", help="time and memory by operation, on one thread")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_bench)
+
+
+def _bench(args: argparse.Namespace) -> int:
+    preset(args.model)
+    for name in ("batch", "rounds", "threads", "micro_batch"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
+    job = Job(args.model, args.batch, args.work, args.threads or cpu_count(), args.micro_batch)
+    if args.profile:
+        return _profile(job, args.rounds, args.json)
+    sides = measure(job, ["minicait", *([args.against] if args.against else [])], args.rounds)
+    rate = gemm_rate(job.threads)
+    floor = job.gigaflop() / rate
+    if args.json:
+        print(json.dumps({**vars(job), "sides": [vars(side) for side in sides], "gemm_gflops": rate, "floor": floor,
+                          "reached": floor / sides[0].median, **_ratios(sides)}))  # fmt: skip
+        return 0
+    what = "training step" if job.work == "train" else "prediction"
+    print(f"{job.model}, batch {job.batch}, {what}, {job.threads} threads, {args.rounds} rounds, {platform.machine()}")
+    print(f"{'':10s} {'least':>9s} {'median':>9s} {'images/s':>9s} {'GFLOP/s':>9s} {'peak memory':>12s}")
+    for side in sides:
+        m = side.median
+        print(f"{side.name:10s} {min(side.seconds):7.3f} s {m:7.3f} s {job.batch / m:9.1f} {job.gigaflop() / m:9.1f} "
+              f"{side.megabytes:9.0f} MB")  # fmt: skip
+    print(f"products of matrices at {rate:.0f} GFLOP/s would take {floor:.3f} s: {floor / sides[0].median:.0%} reached")
+    for name, value in _ratios(sides).items():
+        print(f"{name.replace('_', ' ')}: {value:.2f}")
+    return 0
+
+
+def _ratios(sides: list[Measured]) -> dict[str, float]:
+    """Of steps that followed each other, their median; and of the peaks."""
+    if len(sides) < 2:
+        return {}
+    ours, other = sides
+    faster = statistics.median(b / a for a, b in zip(ours.seconds, other.seconds, strict=True))
+    return {"times_as_fast": faster, "memory_ratio": ours.megabytes / other.megabytes}
+
+
+def _profile(job: Job, rounds: int, as_json: bool) -> int:
+    """Of one micro-batch, on one thread."""
+    from ..models import create_model
+
+    job.batch = min(job.batch, default_micro_batch(create_model(job.model, 10)))
+    step = minicait_step(job.model, job.batch, job.work, threads=1)
+    step()
+    with profiled() as costs:
+        for _ in range(rounds):
+            step()
+    rows = sorted(costs.items(), key=lambda item: -(item[1].forward + item[1].backward))
+    if as_json:
+        print(json.dumps({name: vars(cost) for name, cost in rows}))
+        return 0
+    total = sum(c.forward + c.backward for c in costs.values()) / rounds
+    print(f"{job.model}, {job.batch} images on one thread: {total * 1e3:.0f} ms in operations, NumPy {np.__version__}")
+    print(f"{'operation':24s} {'calls':>6s} {'forward':>10s} {'backward':>10s} {'share':>7s} {'kept':>9s}")
+    for name, c in rows:
+        forward, backward = (1e3 * seconds / rounds for seconds in (c.forward, c.backward))
+        share = (forward + backward) / 1e3 / total
+        times = f"{forward:7.1f} ms {backward:7.1f} ms {share:7.1%}"
+        print(f"{name:24s} {c.calls // rounds:6d} {times} {c.kept / rounds / 1e6:6.1f} MB")
+    return 0

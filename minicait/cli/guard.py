@@ -1,0 +1,33 @@
+"""Errors as a person wants them: one sentence and an exit code, no traceback."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from autograd.cuda import DeviceError
+
+from ..download import DownloadError
+from ..train import NotFiniteError
+from ..train.signals import Stopped
+
+
+def guarded(work: Callable[[], int], name: str = "minicait") -> int:
+    """The exit code of `work`: 2 for bad input, 128 and the signal's number for a run that a signal ended."""
+    try:
+        return work()
+    except Stopped as stop:
+        print(stop)
+        return stop.code
+    except BrokenPipeError:  # whoever read the output has had enough
+        sys.stdout = None
+        return 0
+    except (ValueError, NotFiniteError, DownloadError, DeviceError, OSError) as error:
+        print(f"{name}: {error}", file=sys.stderr)
+    except MemoryError:
+        advice = "use fewer threads (each holds a micro-batch) or a smaller model"
+        print(f"{name}: out of memory; {advice}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print(f"{name}: stopped", file=sys.stderr)
+        return 130
+    return 2

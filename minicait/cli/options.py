@@ -1,0 +1,42 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from autograd import cuda
+
+from ..data.source import Source
+
+DATA = "shapes, imagenette, imagenette-320, imagenette-full, or a folder with a folder for each class"
+
+
+def add_data(group: Any, default: str) -> None:
+    plain = Source()
+    group.add_argument("--data", default=default, help=f"{DATA} (default: %(default)s)")
+    kept = "the part to keep for validation if a folder has no val/ (default: %(default)s)"
+    group.add_argument("--val-fraction", type=float, default=plain.val_fraction, metavar="F", help=kept)
+    group.add_argument("--val-images", type=int, metavar="N", help="validate on so many (default: all; of shapes, 500)")
+    kinds = "of shapes: easy, medium or hard (default: %(default)s)"
+    group.add_argument("--difficulty", default=plain.difficulty, help=kinds)
+
+    keep = "read images once, shrink them to N pixels and keep them in memory"
+    group.add_argument("--keep-side", type=int, metavar="N", help=keep)
+
+
+def add_machine(group: Any) -> None:
+    group.add_argument("--device", default=None, help="cpu, cuda or cuda:1 (default: cuda if it works, else cpu)")
+    group.add_argument("--threads", type=int, help="(default: all CPUs this process may use); changes no result")
+    group.add_argument("--skip-bad-images", action="store_true", help="leave damaged images out, and count them")
+
+
+def source(args: argparse.Namespace, **more: Any) -> Source:
+    own = {"val_images": args.val_images, "val_fraction": args.val_fraction, "keep_side": args.keep_side}
+    return Source(args.data, args.difficulty, **own, **more)
+
+
+def device(args: argparse.Namespace) -> str:
+    if args.threads is not None and args.threads < 1:
+        raise ValueError(f"--threads must be at least 1, got {args.threads}")
+    return args.device or ("cuda" if cuda.cuda_available() else "cpu")

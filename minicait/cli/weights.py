@@ -1,0 +1,96 @@
+"""minicait models, minicait weights: what models there are, and their weights in files."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+import numpy as np
+
+from ..models import PRESETS, PUBLISHED, list_models, preset
+from ..models.summary import cost
+from ..published import get_weights
+from ..weights import open_weights
+
+
+def add_to(commands: Any) -> None:
+    models = commands.add_parser("models", help="list the models with their sizes and costs")
+    models.add_argument("pattern", nargs="?", default="*", help="such as 'cait_xxs*' (default: all)")
+    models.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    models.set_defaults(run=_models)
+
+    weights = commands.add_parser("weights", help="look into weights files, and download published ones")
+    actions = weights.add_subparsers(title="actions", required=True, metavar="ACTION")
+    info = actions.add_parser("info", help="print what a file holds")
+    info.add_argument("file", help="a .safetensors, .npz or .pth file")
+    info.add_argument("--json", action="store_true", help="print JSON")
+    info.set_defaults(run=_weights_info)
+    get = actions.add_parser("get", help="download the published weights of a model into the cache")
+    get.add_argument("name", help="such as cait_xxs24_224; published are those with a * in `minicait models`")
+    get.set_defaults(run=_weights_get)
+
+
+def _models(args: argparse.Namespace) -> int:
+    names = list_models(args.pattern)
+    if not names:
+        raise ValueError(f"no model fits {args.pattern!r}; `minicait models` lists all")
+    if args.json:
+        rows = [
+            {
+                "name": name,
+                "published": name in PUBLISHED,
+                **(config := PRESETS[name].config()),
+                **cost(config)._asdict(),
+            }
+            for name in names
+        ]
+        print(json.dumps(rows, indent=1))
+        return 0
+    print(f"{'model':16s}  dim heads  depth patch  params M  GFLOPs MB/image")
+    for name in names:
+        p = PRESETS[name]
+        c = cost(p.config())
+        print(
+            f"{name + ' *' * (name in PUBLISHED):16s} {p.dim:4d} {p.heads:5d} {p.depth:4d}+2 {p.patch_size:5d} "
+            f"{c.parameters / 1e6:9.1f} {c.multiply_adds / 1e9:7.1f} {c.activation_bytes / 1e6:8.0f}"
+        )
+    print("\n* has published weights: minicait weights get NAME")
+    print("GFLOPs are multiply-adds of one forward pass, as in the paper; MB/image is what it keeps for backward.")
+    return 0
+
+
+def _weights_info(args: argparse.Namespace) -> int:
+    file = open_weights(args.file)
+    values = sum(int(np.prod(shape)) for shape in file.shapes.values())
+    if args.json:
+        info = None if file.info is None else vars(file.info)
+        print(json.dumps({"tensors": {k: list(v) for k, v in file.shapes.items()}, "values": values, "info": info}))
+        return 0
+    for name, shape in file.shapes.items():
+        print(f"{name:40s} {shape}")
+    print(f"\n{len(file.shapes)} tensors, {values:,} values; {_recognised(file.shapes)}")
+    if file.info is not None:
+        names = file.info.class_names
+        shown = "unnamed" if names is None else ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+        print(f"configuration: {json.dumps(file.info.config)}")
+        print(f"classes: {shown}\nmean {file.info.mean}, std {file.info.std}, crop ratio {file.info.crop_ratio}")
+    return 0
+
+
+def _recognised(shapes: dict[str, tuple[int, ...]]) -> str:
+    """Which model of the table has such tensors."""
+    blocks = len({name.split(".")[1] for name in shapes if name.startswith("blocks.")})
+    for name, p in PRESETS.items():
+        positions = (1, (p.img_size // p.patch_size) ** 2, p.dim)
+        mixing = shapes.get("blocks.0.attn.proj_l.weight")
+        if shapes.get("pos_embed") == positions and blocks == p.depth and mixing == (p.heads, p.heads):
+            return f"the sizes of {name}"
+    return "the sizes of no model of the table"
+
+
+def _weights_get(args: argparse.Namespace) -> int:
+    preset(args.name)
+    path = get_weights(args.name)
+    print(f"{path}\nuse: model = minicait.create_model({args.name!r}); minicait.load_weights(model, {str(path)!r})")
+    return 0

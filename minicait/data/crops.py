@@ -1,0 +1,64 @@
+"""Crops and colours: what happens to a photograph before RandAugment in training, and all that does in evaluation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from PIL import Image, ImageEnhance
+
+Box = tuple[int, int, int, int]  # left, top, right, bottom, as Pillow's crop takes it
+
+
+def resized_crop_box(
+    width: int,
+    height: int,
+    rng: np.random.Generator,
+    scale: tuple[float, float] = (0.08, 1.0),
+    ratio: tuple[float, float] = (3 / 4, 4 / 3),
+) -> Box:
+    """A random part of the image, by area and by width / height, to be cropped and then resized to a square.
+
+    Crop first: `resize(..., box=box)` would let pixels from around the box into its border.
+    """
+    for _ in range(10):
+        area = rng.uniform(*scale) * (width * height)
+        aspect = math.exp(rng.uniform(math.log(ratio[0]), math.log(ratio[1])))
+        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            top, left = int(rng.integers(height - h + 1)), int(rng.integers(width - w + 1))
+            return left, top, left + w, top + h
+    # hardly any box fits into a very long image: the largest one in its middle
+    w, h = min(width, round(height * ratio[1])), min(height, round(width / ratio[0]))
+    left, top = (width - w) // 2, (height - h) // 2
+    return left, top, left + w, top + h
+
+
+def padded_crop(image: Image.Image, rng: np.random.Generator, padding: int) -> Image.Image:
+    """The image, moved by up to `padding` pixels either way, and black where it came from: for small images."""
+    top, left = (int(start) for start in rng.integers(2 * padding + 1, size=2))
+    left, top = left - padding, top - padding
+    return image.crop((left, top, left + image.width, top + image.height))  # black outside of the image
+
+
+def centre_crop(image: Image.Image, side: int, ratio: float = 1.0) -> Image.Image:
+    """For evaluation: `ratio` of the shorter side, and as much of the longer one, as a square of `side` pixels."""
+    if not 0 < ratio <= 1:
+        raise ValueError(f"centre_crop: ratio must be more than 0 and at most 1, got {ratio}")
+    if image.size == (side, side) and ratio == 1:
+        return image
+    short, shorter = math.floor(side / ratio), min(image.size)
+    width, height = (short * length // shorter for length in image.size)
+    left, top = round((width - side) / 2), round((height - side) / 2)
+    resized = image.resize((width, height), Image.Resampling.BICUBIC)
+    return resized.crop((left, top, left + side, top + side))
+
+
+def colour_jitter(image: Image.Image, rng: np.random.Generator, strength: float) -> Image.Image:
+    """Brightness, contrast and saturation times 1 - strength to 1 + strength each, in a random order."""
+    enhancements = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
+    order = rng.permutation(3)
+    factors = rng.uniform(max(0.0, 1 - strength), 1 + strength, size=3)
+    for i in order:
+        image = enhancements[i](image).enhance(float(factors[i]))
+    return image

@@ -1,0 +1,41 @@
+"""Random erasing (Zhong et al., 2020): a box of the image becomes noise, so that no part of an object is relied on."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .mixing import Box
+
+
+def random_erasing(
+    image: np.ndarray,
+    rng: np.random.Generator,
+    probability: float = 0.25,
+    area: tuple[float, float] = (0.02, 1 / 3),
+    aspect: float = 0.3,
+) -> None:
+    """Into a normalised image (3, H, W), in place: its pixels have mean 0 and deviation 1, and so does the noise."""
+    if rng.random() >= probability:
+        return
+    channels, height, width = image.shape
+    box = box_to_erase(height, width, rng, area, aspect)
+    if box is not None:
+        top, bottom, left, right = box
+        shape = channels, bottom - top, right - left
+        image[:, top:bottom, left:right] = rng.standard_normal(shape, dtype=np.float32)
+
+
+def box_to_erase(
+    height: int, width: int, rng: np.random.Generator, area: tuple[float, float], aspect: float
+) -> Box | None:
+    """A part of the image by area, `aspect` to 1 / `aspect` times as high as wide; None where ten did not fit."""
+    for _ in range(10):
+        pixels = rng.uniform(*area) * (height * width)
+        proportion = math.exp(rng.uniform(math.log(aspect), math.log(1 / aspect)))
+        h, w = round(math.sqrt(pixels * proportion)), round(math.sqrt(pixels / proportion))
+        if h < height and w < width:
+            top, left = int(rng.integers(height - h + 1)), int(rng.integers(width - w + 1))
+            return top, top + h, left, left + w
+    return None

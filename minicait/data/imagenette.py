@@ -1,0 +1,89 @@
+"""Imagenette, ten easy classes of ImageNet in 13,394 photographs: where it is, and how it gets here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from ..archive import extract
+from ..download import DownloadError, cache_directory, download
+
+HOST = "https://s3.amazonaws.com/fast-ai-imageclas"  # MINICAIT_IMAGENETTE names a mirror
+UNPACKING = "unpacking-"  # what the folders are called in which archives are unpacked
+DAY = 24 * 60 * 60
+
+
+class Archive(NamedTuple):
+    name: str  # of the folder in it, and of the .tgz
+    size: int
+    sha256: str
+
+
+# by the length of the images' shorter side in pixels; `full` are as they are in ImageNet
+ARCHIVES = {
+    "160": Archive("imagenette2-160", 99_003_388, "64d0c4859f35a461889e0147755a999a48b49bf38a7e0f9bd27003f10db02fe5"),
+    "320": Archive("imagenette2-320", 341_663_724, "569b4497c98db6dd29f335d1f109cf315fe127053cedf69010d047f0188e158c"),
+    "full": Archive("imagenette2", 1_557_161_267, "6cbfac238434d89fe99e651496f0812ebc7a10fa62bd42d6874042bf01de4efd"),
+}
+
+# the folders in train/ and val/ are called by WordNet's numbers; in the order of ImageNet's classes
+CLASSES = {
+    "n01440764": "tench",
+    "n02102040": "English springer",
+    "n02979186": "cassette player",
+    "n03000684": "chain saw",
+    "n03028079": "church",
+    "n03394916": "French horn",
+    "n03417042": "garbage truck",
+    "n03425413": "gas pump",
+    "n03445777": "golf ball",
+    "n03888257": "parachute",
+}
+
+
+def imagenette(size: str = "160") -> Path:
+    """The folder with train/ and val/, downloaded to the cache and unpacked unless it is there."""
+    if size not in ARCHIVES:
+        raise ValueError(f"there is no Imagenette of size {size!r}; the sizes are {', '.join(ARCHIVES)}")
+    archive = ARCHIVES[size]
+    folder = cache_directory() / "imagenette" / archive.name
+    _clear_leftovers(folder.parent)
+    if folder.is_dir():
+        return folder
+    packed = folder.with_name(f"{archive.name}.tgz")
+    if not packed.is_file() or packed.stat().st_size != archive.size:  # else unpacking was interrupted, earlier
+        host = os.environ.get("MINICAIT_IMAGENETTE", HOST)
+        download(f"{host}/{archive.name}.tgz", packed, archive.sha256, archive.size)
+    _unpack(packed, folder)
+    with suppress(OSError):  # Windows does not delete what another process is reading, which will do it then
+        packed.unlink()
+    return folder
+
+
+def _unpack(packed: Path, folder: Path) -> None:
+    """Beside, and renamed at the end, so that a folder under its name is complete."""
+    beside = Path(tempfile.mkdtemp(prefix=UNPACKING, dir=folder.parent))
+    try:
+        extract(packed, beside, limit=2 * packed.stat().st_size)  # JPEG files are compressed already
+        (beside / folder.name).rename(folder)
+    except OSError as error:
+        if not folder.is_dir():  # else another process was faster, and its folder is as good
+            raise DownloadError(f"could not unpack {packed}: {error.strerror or error}") from error
+    except ValueError as error:
+        packed.unlink(missing_ok=True)  # or it would be found again
+        raise DownloadError(f"{error}; it was deleted, try again") from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _clear_leftovers(parent: Path) -> None:
+    """Of processes that were killed while unpacking. After a day, for one that is new may be of a process at work."""
+    for left in parent.glob(f"{UNPACKING}*"):
+        with suppress(OSError):  # it is gone already
+            if time.time() - left.stat().st_mtime > DAY:
+                shutil.rmtree(left, ignore_errors=True)

@@ -1,0 +1,74 @@
+"""Where the class token looks (CaiT, Figs. 5 and D.2): the weights of class attention, drawn on the image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+import autograd as ag
+from autograd.kernels import softmax
+
+from ..data.picture import denormalise
+from ..models.cait import CaiT
+from ..nn.record import record
+
+# a scale from dark blue to yellow, even in lightness and the same to colour-blind eyes (after cividis)
+SCALE = np.array([(0, 34, 78), (18, 53, 112), (59, 73, 108), (87, 93, 109), (112, 113, 115), (138, 134, 120),
+                  (165, 156, 116), (195, 179, 105), (225, 204, 85), (254, 232, 56)], np.float64)  # fmt: skip
+SIDE, GAP, CAPTION = 160, 8, 18  # of the pictures on a sheet
+
+
+def class_attention(model: CaiT, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(B, layers, heads, rows, columns): how much each patch gives to the class token; and the logits."""
+    training = model.training
+    with ag.no_grad(), record(model.eval()) as inside:
+        logits = model(images).numpy()
+    model.train(training)
+    rows, columns = (side // model.config["patch_size"] for side in model.config["img_size"])
+    # the token itself is the first key; what it takes from the patches is shown
+    layers = np.stack([layer[:, :, 0, 1:] for layer in inside.class_attention.values()], axis=1)
+    return layers.reshape(*layers.shape[:3], rows, columns), logits
+
+
+def saliency(attention: np.ndarray) -> np.ndarray:
+    """(heads, rows, columns) to one map from 0 to 1: the mean over heads, stretched, as in the paper's figures."""
+    mean = attention.mean(axis=0)
+    return (mean - mean.min()) / max(float(mean.max() - mean.min()), 1e-12)
+
+
+def attention_sheet(model: CaiT, images: np.ndarray, labels: Sequence[int], classes: Sequence[str]) -> Image.Image:
+    """A row for each image: itself, the attention of each class-attention layer, and what it was taken for."""
+    attention, logits = class_attention(model, images)
+    p = softmax(logits, -1)
+    layers = attention.shape[1]
+    width, height = (layers + 1) * (SIDE + GAP) + GAP, SIDE + CAPTION + GAP
+    sheet = Image.new("RGB", (width, len(images) * height + GAP), "white")
+    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(13)
+    for i, label in enumerate(labels):
+        top = GAP + i * height
+        guess = int(p[i].argmax())
+        verdict = "right" if guess == label else f"it is: {classes[label]}"
+        draw.text((GAP, top), f"{classes[guess]} {p[i, guess]:.0%}, {verdict}", "black", font)
+        image = _image(images[i])
+        pictures = [image] + [_over(image, saliency(attention[i, layer])) for layer in range(layers)]
+        for j, picture in enumerate(pictures):
+            sheet.paste(picture, (GAP + j * (SIDE + GAP), top + CAPTION))
+    return sheet
+
+
+def _image(pixels: np.ndarray) -> Image.Image:
+    """Normalised (3, H, W) as a picture of the sheet's size."""
+    values = denormalise(pixels)
+    small = values.shape[0] < SIDE
+    return Image.fromarray(values).resize((SIDE, SIDE), Image.Resampling.NEAREST if small else Image.Resampling.LANCZOS)
+
+
+def _over(image: Image.Image, heat: np.ndarray) -> Image.Image:
+    """The map in colours, half transparent over a grey image."""
+    place = heat * (len(SCALE) - 1)
+    below = np.minimum(place.astype(int), len(SCALE) - 2)
+    colours = SCALE[below] + (place - below)[..., None] * (SCALE[below + 1] - SCALE[below])
+    layer = Image.fromarray(colours.astype(np.uint8)).resize(image.size, Image.Resampling.BICUBIC)
+    return Image.blend(image.convert("L").convert("RGB"), layer, 0.6)

@@ -1,0 +1,91 @@
+"""What a run tells a person: what it will do, how long that takes, and what can be done with the result."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from autograd import cuda
+
+from ..data.folder import ImageFolder
+from ..data.source import Source
+from ..memory import peak_megabytes
+from ..models.summary import cost
+from ..threads import cpu_count
+from .recipe import changes
+
+if TYPE_CHECKING:
+    from .run import Run
+
+FORWARD = 0.35  # of the cost of a training step, for an estimate
+
+
+def first_lines(run: Run) -> str:
+    """Device with the reason, model, data, recipe, folder."""
+    plan, config = run.plan, run.trainer.model.config
+    c, side = cost(config), config["img_size"][0]
+    start = plan.model if plan.weights is None else f"from {plan.weights}"
+    if plan.weights is not None:
+        start += ", head kept" if run.head_kept else f", new head for {len(run.classes)} classes"
+    counts = f"{len(run.images.train):,} to train, {len(run.images.val):,} to validate"
+    lines = {
+        "device": device_line(run.device, run.threads),
+        "model": f"{start}, patches of {config['patch_size']}, {c.parameters:,} parameters, "
+        f"{c.multiply_adds / 1e9:.2f} GFLOPs per image",
+        "data": f"{run.images.name}, {len(run.classes)} classes, {side} pixels, {counts}",
+        "teacher": plan.teacher,
+        "recipe": ", ".join(f"{key} {value}" for key, value in changes(plan.recipe).items()) or "plain",
+        "folder": run.path,
+    }
+    return "\n".join(f"{name}: {line}" for name, line in lines.items() if line is not None)
+
+
+def device_line(device: str, threads: int | None = None) -> str:
+    """Where it will run, and why there."""
+    if device != "cpu":
+        return f"CuPy on {device}; the GPU works"
+    why = cuda.why_unusable()
+    return f"NumPy on {threads or cpu_count()} threads; {'as asked for' if why is None else f'no GPU: {why}'}"
+
+
+def estimate(run: Run, seconds_per_batch: float) -> str:
+    """Of the time that is left, with the evaluations after each epoch, and of the memory."""
+    r = run.plan.recipe
+    seconds = seconds_per_batch * (r.epochs * len(run.train_loader) - run.trainer.batches)
+    evaluations = (r.epochs - run.trainer.position.epoch) * (1 if run.trainer.ema is None else 2)
+    seconds += seconds_per_batch / r.batch_size * FORWARD * evaluations * len(run.images.val)
+    peak = peak_megabytes()
+    memory = "" if peak is None else f", {peak / 2**10:.2f} GB of memory at the peak so far"
+    return f"estimate: {seconds / 60:.1f} minutes to go{memory}"
+
+
+def program() -> str:
+    """How to call the command line here: by its name, if that is on the path."""
+    return "minicait" if shutil.which("minicait") else f"{shlex.quote(sys.executable)} -m minicait"
+
+
+def next_commands(run: Run) -> str:
+    """To predict, evaluate and resume, to be pasted as they are."""
+    weights = shlex.quote(str(run.best_weights))
+    image = run.path / "example.png"  # of shapes, which are no files
+    if isinstance(files := getattr(run.images.val, "dataset", run.images.val), ImageFolder):
+        image = files.samples[0][0]
+    lines = {
+        "predict": f"predict --weights {weights} {shlex.quote(str(image))}",
+        "evaluate": f"eval --weights {weights}{_data_options(run)}",
+        "resume": f"train --resume {shlex.quote(str(run.path))}",
+    }
+    return "\n".join(f"{name + ':':10s} {program()} {line}" for name, line in lines.items())
+
+
+def _data_options(run: Run) -> str:
+    """Those that find the same validation images again."""
+    own, plain = asdict(run.plan.data), asdict(Source())
+    chosen: dict[str, Any] = {key: value for key, value in own.items() if value != plain[key]}
+    chosen.pop("train_images", None)
+    if run.plan.data.data == "shapes" and run.plan.recipe.seed:
+        chosen["seed"] = run.plan.recipe.seed
+    return "".join(f" --{key.replace('_', '-')} {shlex.quote(str(value))}" for key, value in chosen.items())

@@ -1,0 +1,60 @@
+"""The journal of a run: a row for each epoch, as log.csv and as curves."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from .pictures import curves, write_text
+
+
+@dataclass
+class Row:
+    """A line of log.csv."""
+
+    epoch: int
+    steps: int
+    lr: float
+    loss: float  # in training, the mean over the epoch
+    val_loss: float
+    top1: float
+    top5: float
+    ema_top1: float | None
+    ema_top5: float | None
+    attention_inside: float | None  # where it is known what is inside: of shapes
+    images_per_second: float  # in training
+    waiting: float  # the part of that time that was spent waiting for images
+    seconds: float
+
+    @property
+    def score(self) -> float:
+        """top-1 of the averaged weights, if there are any, else of the last ones."""
+        return self.top1 if self.ema_top1 is None else self.ema_top1
+
+    def __str__(self) -> str:
+        average = "" if self.ema_top1 is None else f" (EMA {self.ema_top1:.1%})"
+        inside = "" if self.attention_inside is None else f", attention inside {self.attention_inside:.1%}"
+        speed = f"{self.images_per_second:.3g} images/s, {self.waiting:.0%} waiting for images"
+        return f"loss {self.loss:.3f}, top-1 {self.top1:.1%}{average}{inside}; {speed}; {self.seconds:.0f} s"
+
+
+def write_journal(folder: Path, rows: Sequence[Row]) -> None:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [f.name for f in fields(Row)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in rows)
+    write_text(folder / "log.csv", text.getvalue())
+
+    def line(name: str) -> list[tuple[float, float]]:
+        return [(row.epoch, getattr(row, name)) for row in rows if getattr(row, name) is not None]
+
+    panels = {
+        "loss": {"training": line("loss"), "validation": line("val_loss")},
+        "top-1": {"weights": line("top1"), "EMA": line("ema_top1")},
+    }
+    if inside := line("attention_inside"):
+        panels["attention"] = {"inside the object": inside}
+    write_text(folder / "curves.svg", curves(panels))

@@ -1,0 +1,51 @@
+"""A teacher for distillation: a trained model that sees the student's images as it was taught to see images."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from autograd.backend import to_device
+
+from ..data.picture import MEAN, STD
+from ..models.cait import CaiT
+from ..trained import load_model, open_trained
+from ..weights import bicubic
+from .evaluate import logits_in_pieces
+
+
+class Teacher:
+    """Images as the student gets them, normalised by ImageNet's mean and deviation, to the teacher's logits."""
+
+    def __init__(
+        self, weights: str, student: CaiT, classes: Sequence[str], device: str = "cpu", threads: int | None = None
+    ) -> None:
+        self.model, self.info = load_model(weights)
+        self.threads = threads
+        if self.model.config["num_classes"] != len(classes) or self.info.class_names not in (None, list(classes)):
+            known = ", ".join((self.info.class_names or [])[:3])
+            raise ValueError(f"the teacher {weights} knows other classes ({known}, ...) than the data has")
+        self.model.to(device)
+        with open_trained(weights)[0].path.open("rb") as file:
+            self.hash = hashlib.file_digest(file, "sha256").hexdigest()
+        sides = zip(student.config["img_size"], self.model.config["img_size"], strict=True)
+        self.resize = [bicubic(old, new).astype(np.float32) if old != new else None for old, new in sides]
+
+    def __call__(self, images: Any) -> np.ndarray:
+        images = to_device(images, "cpu")
+        rows, columns = self.resize
+        if rows is not None:
+            images = rows @ images
+        if columns is not None:
+            images = images @ columns.T
+        if (tuple(self.info.mean), tuple(self.info.std)) != (MEAN, STD):
+            plain = images * _channels(STD) + _channels(MEAN)
+            images = (plain - _channels(self.info.mean)) / _channels(self.info.std)
+        return logits_in_pieces(self.model, images, self.threads)
+
+
+def _channels(values: Sequence[float]) -> np.ndarray:
+    return np.asarray(values, np.float32)[:, None, None]

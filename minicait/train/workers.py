@@ -1,0 +1,143 @@
+"""Processes that compute the gradients of pieces, on weights that they share with this one.
+
+Threads of one process take turns at Python's lock, and those of a small model, with its short calls into NumPy, often
+wait for it. Processes do not. They are forked from this one, so they have the model without a copy. Before that, its
+weights move to memory that all of them see, so that what the optimiser writes is there at once. Each worker has places
+of its own in such memory for the gradients of pieces; images and losses go through a pipe.
+"""
+
+from __future__ import annotations
+
+import mmap
+import multiprocessing
+import os
+import signal
+import sys
+import warnings
+import weakref
+from collections.abc import Callable, Generator
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from autograd import Tensor
+
+from ..threads import blas_threads, keep_freed_memory
+
+PLACES = 2  # for gradients, in each worker: one may wait to be added while the next is computed
+Piece = tuple[Any, list[Any], Any]  # a loss, gradients (or None), logits
+
+
+def processes_work() -> bool:
+    """On Linux. Elsewhere processes cannot be forked, or the system's libraries do not survive it."""
+    return sys.platform == "linux"
+
+
+class Workers:
+    """`count` processes that compute `piece(task, start)` for the pieces of a batch.
+
+    parameters  of the model, in the order of the gradients that `piece` returns
+    """
+
+    def __init__(self, count: int, parameters: list[Tensor], piece: Callable[[Any, int], Piece]) -> None:
+        keep_freed_memory()
+        for p, shared in zip(parameters, _shared_arrays(parameters), strict=True):
+            shared[...] = p.data
+            p.data = shared
+        self.count, self.weights = count, [p.data for p in parameters]
+        self.places = [[_shared_arrays(parameters) for _ in range(PLACES)] for _ in range(count)]
+        self.pipes: list[Connection] = []
+        context = multiprocessing.get_context("fork")
+        processes = []
+        for places in self.places:
+            ours, theirs = context.Pipe()
+            self.pipes.append(ours)
+            arguments = (theirs, list(self.pipes), piece, places)
+            process = context.Process(target=_work, args=arguments, daemon=True, name="minicait")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # about threads: those of BLAS know about forks
+                process.start()
+            theirs.close()
+            processes.append(process)
+        self.close = weakref.finalize(self, _end, self.pipes, processes)
+
+    def know(self, parameters: list[Tensor]) -> bool:
+        """Whether these are the weights that the workers see. They are not where one was frozen or replaced."""
+        same = (p.data is shared for p, shared in zip(parameters, self.weights, strict=False))
+        return self.close.alive and len(parameters) == len(self.weights) and all(same)
+
+    def run(self, task: Any, starts: range) -> Generator[Piece]:
+        """The results of all pieces, in order. The gradients of one are gone when the next is asked for."""
+        try:
+            for i, pipe in enumerate(self.pipes):
+                pipe.send((task, starts[i :: self.count]))
+            for i in range(len(starts)):
+                pipe, gradients = self.pipes[i % self.count], self.places[i % self.count][i // self.count % PLACES]
+                answer = pipe.recv()
+                if isinstance(answer, BaseException):
+                    raise answer
+                loss, known, logits = answer
+                yield loss, [g if k else None for g, k in zip(gradients, known, strict=True)], logits
+                pipe.send(True)  # this place for gradients is free
+        except (EOFError, ConnectionError) as error:
+            self.close()
+            raise MemoryError("a worker process was killed") from error  # which the system does when memory runs out
+        except BaseException:  # they are in the middle of something that nobody waits for any more
+            self.close()
+            raise
+
+
+def _shared_arrays(parameters: list[Tensor]) -> list[np.ndarray]:
+    """Arrays of the parameters' shapes, one after the other in memory that forked processes share."""
+    memory = mmap.mmap(-1, sum(p.data.nbytes for p in parameters))
+    arrays, offset = [], 0
+    for p in parameters:
+        arrays.append(np.frombuffer(memory, p.dtype, p.data.size, offset).reshape(p.shape))
+        offset += p.data.nbytes
+    return arrays
+
+
+def _end(pipes: list[Connection], processes: list[Any]) -> None:
+    for pipe in pipes:
+        pipe.close()
+    for process in processes:
+        process.join(timeout=1)
+        if process.is_alive():  # in the middle of a piece that nobody waits for
+            process.kill()
+            process.join()
+
+
+def _work(pipe: Connection, others: list[Connection], piece: Callable[[Any, int], Piece], places: Any) -> None:
+    """What a worker does until the pipe is closed, also by the end of the process at its other end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one decides
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for other in others:
+        other.close()  # this process has copies of their ends
+    try:
+        with blas_threads(1):
+            while True:
+                task, starts = pipe.recv()
+                for n, start in enumerate(starts):
+                    loss, gradients, logits = piece(task, start)
+                    if n >= PLACES:
+                        pipe.recv()  # until a place is free
+                    for place, g in zip(places[n % PLACES], gradients, strict=True):
+                        if g is not None:
+                            place[...] = g
+                    pipe.send((loss, [g is not None for g in gradients], logits))
+                for _ in starts[:PLACES]:
+                    pipe.recv()
+    except (EOFError, OSError):
+        pass
+    except BaseException as error:
+        pipe.send(_told(error))
+    os._exit(0)  # without what the first process has to do at its end
+
+
+def _told(error: BaseException) -> BaseException:
+    """With where it happened, for the traceback does not go through a pipe."""
+    import traceback
+
+    error.add_note("in a worker process:\n" + "".join(traceback.format_tb(error.__traceback__)))
+    return error

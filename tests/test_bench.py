@@ -1,0 +1,90 @@
+"""minicait bench: what it measures is there, and adds up; beside timm where that is installed."""
+
+import json
+from importlib.util import find_spec
+
+import pytest
+
+from autograd.ops.nn import Gelu
+from minicait.bench import Job
+from minicait.bench.gemm import gemm_rate
+from minicait.bench.profile import profiled
+from minicait.cli import main
+
+TINY = ["bench", "--model", "cait_tiny_32", "--batch", "4", "--rounds", "2", "--threads", "1"]
+
+
+@pytest.mark.parametrize("work", ["train", "predict"])
+def test_json(work, capsys):
+    assert main([*TINY, "--work", work, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    (side,) = result["sides"]
+    assert side["name"] == "minicait" and len(side["seconds"]) == 2 and min(side["seconds"]) > 0
+    assert 40 < side["megabytes"] < 1000 and 0 < result["reached"] < 1.5
+    assert result["floor"] == pytest.approx(Job("cait_tiny_32", 4, work, 1).gigaflop() / result["gemm_gflops"])
+
+
+def test_what_is_counted():
+    train, predict = (Job("cait_xxs24_224", 8, work, 2).gigaflop() for work in ("train", "predict"))
+    assert train == 3 * predict and predict / 8 == pytest.approx(5.0, rel=0.02)  # the paper's 2.5 G multiply-adds
+    assert gemm_rate(1) > 0.5
+
+
+def test_the_table(capsys):
+    assert main(TINY) == 0
+    text = capsys.readouterr().out
+    assert "cait_tiny_32, batch 4, training step, 1 threads" in text and "images/s" in text and "% reached" in text
+
+
+def test_the_profile(capsys):
+    assert main([*TINY, "--profile"]) == 0
+    text = capsys.readouterr().out
+    assert "talking_heads_attention       6" in text and "linear                       38" in text
+    assert main([*TINY, "--profile", "--json"]) == 0
+    costs = json.loads(capsys.readouterr().out)
+    kept = costs["talking_heads_attention"]["kept"] / 2 / 6 / 4  # rounds, layers, images
+    assert kept == pytest.approx(4 * (64 * 3 * 96 + 2 * 64 * 64), rel=0.01)  # qkv and the maps, in float32
+
+
+def test_profiling_leaves_no_trace():
+    before = Gelu.__dict__["forward"], Gelu.__dict__["backward"]
+    with profiled() as costs:
+        assert Gelu.__dict__["forward"] is not before[0]
+    assert (Gelu.__dict__["forward"], Gelu.__dict__["backward"]) == before and not costs
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [(["--model", "cait_huge"], "unknown model 'cait_huge'"), (["--batch", "0"], "--batch must be at least 1, got 0"),
+     (["--rounds", "-1"], "--rounds must be at least 1, got -1")],
+)  # fmt: skip
+def test_bad_input(options, sentence, capsys):
+    assert main(["bench", *options]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parity
+def test_beside_timm(capsys):
+    if find_spec("timm") is None:
+        pytest.skip("timm is not installed: pip install -e '.[compare]'")
+    assert main([*TINY, "--against", "timm", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert [side["name"] for side in result["sides"]] == ["minicait", "timm"]
+    ours, theirs = result["sides"]
+    assert result["memory_ratio"] == ours["megabytes"] / theirs["megabytes"] < 1
+    assert 0.1 < result["times_as_fast"] < 20
+
+
+def test_without_timm_it_says_so(capsys, monkeypatch):
+    import minicait.bench as bench
+
+    real = bench.subprocess.Popen
+
+    def without(command, **kwargs):
+        hidden = "import runpy, sys; sys.modules['torch'] = None; sys.argv = sys.argv[2:]; "
+        run = "runpy.run_module('minicait.bench.worker', run_name='__main__')"
+        return real([command[0], "-c", hidden + run, *command[1:]], **kwargs)
+
+    monkeypatch.setattr(bench.subprocess, "Popen", without)
+    assert main([*TINY, "--against", "timm"]) == 2
+    assert "timm cannot be measured: " in capsys.readouterr().err

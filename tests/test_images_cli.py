@@ -1,0 +1,326 @@
+"""One's own images from beginning to end: train, resume, evaluate, predict, fine-tune, distil; and wrong input."""
+
+import importlib.util
+import json
+import os
+import shlex
+import shutil
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import minicait
+from minicait.cli import main
+from minicait.cli.guard import guarded
+from minicait.data import Source
+from minicait.data.imagenette import ARCHIVES, CLASSES
+from minicait.data.picture import MEAN, STD
+from minicait.models.cait import CaiT
+from minicait.train import RECIPES, Trainer
+from minicait.train.announce import next_commands
+from minicait.train.run import resumed
+from minicait.train.teacher import Teacher
+from tests.data.test_crops import photograph
+from tests.data.test_imagenette import ADDRESS, announced, packed
+from tests.local_server import local_server
+from tests.train.test_run import assert_same_run
+
+ROOT = Path(__file__).parents[1]
+SMALL = ["--device", "cpu", "--preset", "tiny", "--img-size", "16", "--patch-size", "8", "--batch-size", "8"]
+
+
+def example(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"examples/{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run_example(monkeypatch, name, *arguments):
+    monkeypatch.setattr("sys.argv", [name, *map(str, arguments)])
+    return guarded(example(name).main, name)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Reddish and bluish photographs."""
+    root = tmp_path_factory.mktemp("data") / "photos"
+    for name, tint in (("red", (200, 0, 0)), ("blue", (0, 0, 200))):
+        (root / name).mkdir(parents=True)
+        for i in range(20):
+            tinted = Image.blend(photograph(30 + i, 40, seed=i), Image.new("RGB", (30 + i, 40), tint), 0.6)
+            tinted.save(root / name / f"{i}.jpg")
+    return root
+
+
+@pytest.fixture(scope="module")
+def trained(photos, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs")
+    options = ["--data", str(photos), "--val-fraction", "0.2", "--epochs", "6", "--lr", "3e-3", "--out", str(out)]
+    assert main(["train", *SMALL, *options]) == 0
+    return out / "photos-tiny-1"
+
+
+def weights(folder):
+    return str(folder / "weights/best.safetensors")
+
+
+def test_a_run_on_photographs(trained):
+    assert (trained / "attention.png").is_file()
+    rows = (trained / "log.csv").read_text().splitlines()
+    assert len(rows) == 7 and float(rows[-1].split(",")[5]) > 0.9  # of the two tints
+    _, info = minicait.load_model(weights(trained))
+    assert info.class_names == ["blue", "red"]
+    plan = json.loads((trained / "args.json").read_text())
+    assert plan["recipe"]["augmentation"]["crop"] == "resized" and Path(plan["data"]["data"]).is_absolute()
+
+
+def test_evaluate(trained, photos, capsys):
+    arguments = [
+        "eval",
+        "--device",
+        "cpu",
+        "--weights",
+        weights(trained),
+        "--data",
+        str(photos),
+        "--val-fraction",
+        "0.2",
+    ]
+    assert main(arguments) == 0
+    text = capsys.readouterr().out
+    assert "top-1 100.00%" in text and "8 images of 16 pixels" in text
+    assert main([*arguments, "--img-size", "24", "--crop-ratio", "0.8", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["top1"] > 0.8
+
+
+def test_the_classes_of_data_and_model_are_matched_by_name(tmp_path, trained, photos, capsys):
+    (tmp_path / "only").mkdir()
+    shutil.copytree(photos / "red", tmp_path / "only/red")
+    shutil.copytree(photos / "blue", tmp_path / "only/green")
+    assert main(["eval", "--weights", weights(trained), "--data", str(tmp_path / "only")]) == 2
+    assert "the model does not know 1 of the data's classes: green" in capsys.readouterr().err
+    plain = CaiT(num_classes=5, img_size=16, patch_size=8, dim=16, heads=2, depth=1)
+    minicait.save_weights(plain, tmp_path / "plain.safetensors")
+    assert main(["eval", "--weights", str(tmp_path / "plain.safetensors"), "--data", str(photos)]) == 2
+    assert "the model has 5 unnamed classes, the data has 2" in capsys.readouterr().err
+
+
+def test_predict(trained, photos, tmp_path, capsys):
+    arguments = ["predict", "--device", "cpu", "--weights", weights(trained)]
+    assert main([*arguments, str(photos / "red/3.jpg")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("3.jpg") and lines[1].endswith("%  red") and len(lines) == 3
+    assert main([*arguments, str(photos / "blue"), str(photos / "red/0.jpg"), "--json", "--top", "1"]) == 0
+    results = json.loads(capsys.readouterr().out)
+    assert len(results) == 21 and [r["guesses"][0]["class"] for r in results].count("blue") >= 19
+    assert 0.5 < results[0]["guesses"][0]["probability"] <= 1
+    (tmp_path / "bad.jpg").write_bytes(b"")
+    assert main([*arguments, str(tmp_path / "bad.jpg"), str(photos / "red/0.jpg")]) == 2
+    assert "bad.jpg cannot be read: it is empty" in capsys.readouterr().err
+    assert main([*arguments, "--skip-bad-images", str(tmp_path / "bad.jpg"), str(photos / "red/0.jpg")]) == 0
+    captured = capsys.readouterr()
+    assert "left out: " in captured.err and captured.out.startswith(str(photos / "red/0.jpg"))
+
+
+def test_fine_tuning_and_distilling(trained, photos, tmp_path, capsys, monkeypatch):
+    options = ["--data", str(photos), "--batch-size", "8", "--epochs", "1", "--device", "cpu", "--out", str(tmp_path)]
+    assert main(["train", *options, "--weights", weights(trained), "--img-size", "24"]) == 0
+    text = capsys.readouterr().out
+    assert (
+        f"model: from {weights(trained)}" in text and "24 pixels" in text and "100.0%" in text
+    )  # it knows them already
+    assert main(["train", *SMALL, *options, "--teacher", weights(trained)]) == 0
+    text = capsys.readouterr().out
+    assert f"teacher: {weights(trained)}" in text and "distillation hard" in text
+    options = ["--weights", weights(trained), "--epochs", 1, "--batch-size", 8, "--out", tmp_path]
+    assert run_example(monkeypatch, "finetune_folder", photos, *options) == 0
+    assert (tmp_path / "photos-finetuned-1/weights/best.safetensors").is_file()
+
+
+def test_a_run_on_photographs_resumes_without_the_weights_it_began_with(trained, photos, tmp_path, capsys):
+    start = tmp_path / "start.safetensors"
+    shutil.copy(weights(trained), start)
+    options = ["--data", str(photos), "--batch-size", "8", "--epochs", "1", "--device", "cpu", "--out", str(tmp_path)]
+    assert main(["train", *options, "--weights", str(start)]) == 0
+    start.unlink()
+    folder = tmp_path / "photos-from-weights-1"
+    assert main(["train", "--resume", str(folder), "--device", "cpu"]) == 0
+
+
+def test_images_that_changed_are_noticed(photos, tmp_path, capsys):
+    mine = tmp_path / "mine"
+    shutil.copytree(photos, mine)
+    assert main(["train", *SMALL, "--data", str(mine), "--epochs", "1", "--out", str(tmp_path)]) == 0
+    photograph(20, 20).save(mine / "red/new.jpg")
+    capsys.readouterr()
+    assert main(["train", "--resume", str(tmp_path / "mine-tiny-1"), "--device", "cpu"]) == 2
+    assert "are not those that this run began with" in capsys.readouterr().err
+
+
+def test_a_damaged_image_stops_a_run_that_then_goes_on_without_it(photos, tmp_path, capsys):
+    mine = tmp_path / "mine"
+    shutil.copytree(photos, mine)
+    (mine / "red/7.jpg").write_bytes((mine / "red/7.jpg").read_bytes()[:300])
+    arguments = ["train", *SMALL, "--data", str(mine), "--epochs", "2", "--out", str(tmp_path)]
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert "red/7.jpg cannot be read" in error and error.count("\n") == 1
+    proposed = shlex.split(error.partition("leave such images out: ")[2])
+    assert main([*proposed[proposed.index("train") :], "--device", "cpu"]) == 0
+    text = capsys.readouterr().out
+    assert text.count("left out: ") == 1 and "left out so far: 1 images" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--data", "nowhere"], "there is no folder"),
+        (["--data", "{photos}", "--batch-size", "100"], "a batch of 100 cannot be made from 36 images"),
+        (["--data", "{photos}", "--val-fraction", "0"], "must be between 0 and 1, got 0"),
+        (["--data", "{photos}", "--train-images", "0"], "--train-images must be at least 1, got 0"),
+        (["--data", "{photos}", "--keep-side", "-3"], "--keep-side must be at least 1, got -3"),
+        (["--data", "{photos}", "--weights", "none.safetensors"], "there is no weights file none.safetensors"),
+        (["--data", "{photos}", "--weights", "cait_xxs25"], "there are no weights cait_xxs25"),
+        (["--data", "{photos}", "--weights", "x.pth", "--preset", "small"], "leave out --preset"),
+        (["--data", "{photos}", "--teacher", "none.safetensors"], "there is no weights file none.safetensors"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_makes_no_folder(options, sentence, photos, tmp_path, capsys):
+    filled = [option.format(photos=photos) for option in options]
+    assert main(["train", "--device", "cpu", "--epochs", "1", "--out", str(tmp_path / "runs"), *filled]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error and error.count("\n") == 1 and not (tmp_path / "runs").exists()
+
+
+def test_a_teacher_of_other_classes(trained, tmp_path, capsys):
+    assert main(["train", *SMALL, "--teacher", weights(trained), "--out", str(tmp_path / "runs")]) == 2
+    assert "knows other classes (blue, red, ...) than the data has" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["predict", "--weights", "{weights}", "nowhere.jpg"], "there is no image nowhere.jpg"),
+        (["predict", "--weights", "{weights}", "{empty}"], "has no images"),
+        (["predict", "--weights", "{weights}", "--top", "0", "a.jpg"], "--top must be at least 1, got 0"),
+        (["predict", "--weights", "none.pth", "{image}"], "there is no weights file none.pth"),
+        (["predict", "--weights", "{weights}", "--img-size", "17", "{image}"], "does not divide into patches"),
+        (["eval", "--weights", "{weights}", "--data", "nowhere"], "there is no folder nowhere"),
+        (["eval", "--weights", "{weights}", "--threads", "0"], "--threads must be at least 1, got 0"),
+        (["eval", "--weights", "{weights}", "--data", "{photos}", "--crop-ratio", "2"], "ratio must be"),
+    ],
+)
+def test_bad_input_of_eval_and_predict(arguments, sentence, trained, photos, tmp_path, capsys):
+    places = {"weights": weights(trained), "empty": tmp_path, "image": photos / "red/0.jpg", "photos": photos}
+    assert main([argument.format(**places) for argument in arguments]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error and error.count("\n") == 1
+
+
+def test_the_main_job_on_imagenette(tmp_path, monkeypatch, capsys):
+    """From the download to the picture of the attention, with a small Imagenette on this machine."""
+    rng = np.random.default_rng(0)
+    files = {}
+    for part, count in (("train", 2), ("val", 1)):
+        for number in CLASSES:
+            for i in range(count):
+                path = tmp_path / "image.jpg"
+                photograph(90, 70, seed=int(rng.integers(1000))).save(path)
+                files[f"{part}/{number}/{i}.JPEG"] = path.read_bytes()
+    content = packed(files)
+    monkeypatch.setitem(RECIPES, "small", RECIPES["small"].changed(batch_size=8))
+    monkeypatch.setitem(ARCHIVES, "160", announced(content))
+    monkeypatch.setenv("MINICAIT_CACHE", str(tmp_path / "cache"))
+    with local_server() as server:
+        server.files[ADDRESS] = content
+        monkeypatch.setenv("MINICAIT_IMAGENETTE", server.url)
+        options = ["--epochs", 1, "--device", "cpu", "--out", tmp_path / "runs"]
+        assert run_example(monkeypatch, "train_imagenette", *options) == 0
+    text = capsys.readouterr().out
+    parts = [
+        "device: NumPy", "plan: cait_tiny_64 on Imagenette", "data: imagenette, 10 classes, 64 pixels, 20 to train",
+        "is right for", "attention.png", "minicait predict --weights", "minicait eval", "--resume",
+    ]  # fmt: skip
+    for part in parts:
+        assert part in text, part
+    with Image.open(tmp_path / "runs/imagenette-1/attention.png") as sheet:
+        assert sheet.width > 400
+    _, info = minicait.load_model(tmp_path / "runs/imagenette-1/weights/best.safetensors")
+    assert info.class_names == list(CLASSES.values())
+
+
+def test_the_main_job_without_a_network(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("MINICAIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("MINICAIT_IMAGENETTE", "http://127.0.0.1:9")
+    monkeypatch.setattr("sys.argv", ["job", "--epochs", "1", "--device", "cpu", "--out", str(tmp_path / "runs")])
+    job = example("train_imagenette")
+    monkeypatch.setattr(job, "images_per_second", lambda model: 0.5)  # a machine that needs hours for an epoch
+    monkeypatch.setattr(job, "Source", lambda data, **_: Source(data, train_images=64, val_images=20))
+    assert guarded(job.main) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("device: NumPy on") and "NO IMAGENETTE: could not download http://127.0.0.1:9/" in text
+    for part in ("TRAINING ON SHAPES INSTEAD", "is right for", "is on the object", "attention.png"):
+        assert part in text, part
+    for line in text.splitlines()[-3:]:  # the commands, as they stand there
+        words = shlex.split(line.partition(":")[2])
+        start = next(i for i, word in enumerate(words) if word in ("predict", "eval", "train"))
+        assert main(words[start:]) == 0
+
+
+def test_the_plan_for_a_gpu(capsys, monkeypatch):
+    job = example("train_imagenette")
+    plan = job.plan_photographs("cuda", None, 0)
+    assert (plan.model, plan.data.data) == ("cait_xxs24_224", "imagenette-320")
+    assert "342 MB" in capsys.readouterr().out  # what the plan needs, and it is said first
+    monkeypatch.setattr("sys.argv", ["job", "--device", "gpu"])
+    assert guarded(job.main) == 2 and "unknown device 'gpu'" in capsys.readouterr().err
+
+
+def test_the_printed_evaluation_gives_the_printed_score(trained, photos, capsys):
+    run = resumed(trained, device="cpu")
+    words = shlex.split(next_commands(run).splitlines()[1].partition(":")[2])
+    assert main([*words[words.index("eval") :], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["top1"] == run.best
+
+
+def test_distillation_between_sizes(trained, photos, tmp_path, capsys, monkeypatch):
+    """The teacher was trained at 16 pixels, the student has 24."""
+    options = ["--preset", "cait_tiny_32", "--epochs", 1, "--batch-size", 8, "--device", "cpu", "--out", tmp_path]
+    assert run_example(monkeypatch, "distill", weights(trained), photos, *options, "--soft", "--alone") == 0
+    text = capsys.readouterr().out
+    assert "distilled: " in text and "alone: " in text and text.count("epoch 1/1") == 2
+    folder = tmp_path / "photos-distilled-1"
+    assert main(["train", "--resume", str(folder), "--device", "cpu"]) == 0
+    plan = json.loads((folder / "args.json").read_text())
+    assert plan["teacher"] == str(Path(weights(trained)).resolve())
+
+
+def test_a_teacher_sees_images_as_it_was_taught(tmp_path):
+    model = CaiT(num_classes=2, img_size=16, patch_size=8, dim=16, heads=2, depth=1, layer_scale=0.1)
+    minicait.save_weights(model, tmp_path / "w.safetensors", ["a", "b"], mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    student = CaiT(num_classes=2, img_size=8, patch_size=8, dim=16, heads=2, depth=1)
+    grey = np.full((1, 3, 8, 8), 0.5)  # a flat image stays flat at any size
+    given = (grey - np.array(MEAN)[:, None, None]) / np.array(STD)[:, None, None]
+    logits = Teacher(str(tmp_path / "w.safetensors"), student, ["a", "b"])(given.astype(np.float32))
+    np.testing.assert_allclose(logits, model.eval()(np.zeros((1, 3, 16, 16), np.float32)).numpy(), atol=1e-5)
+
+
+def test_a_run_on_photographs_goes_on_to_the_bit_from_the_middle_of_an_epoch(photos, tmp_path, monkeypatch):
+    arguments = ["train", *SMALL, "--data", str(photos), "--epochs", "2", "--recipe", "imagenette"]
+    assert main([*arguments, "--out", str(tmp_path / "a")]) == 0
+    real, steps = Trainer.step, []
+
+    def interrupted(self, images, targets):
+        steps.append(1)
+        if len(steps) == 6:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return real(self, images, targets)
+
+    monkeypatch.setattr(Trainer, "step", interrupted)
+    assert main([*arguments, "--out", str(tmp_path / "b")]) == 128 + signal.SIGTERM
+    assert main(["train", "--resume", str(tmp_path / "b/photos-tiny-1"), "--device", "cpu", "--threads", "1"]) == 0
+    assert_same_run(tmp_path / "a/photos-tiny-1", tmp_path / "b/photos-tiny-1")
