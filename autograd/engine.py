@@ -32,11 +32,13 @@ def grad(
     grad_output: Any = None,
     retain_graph: bool = False,
     create_graph: bool = False,
+    out: Sequence[Array] | None = None,
 ) -> list[Tensor | None]:
     """d(output)/d(input) for each input, None where the output does not depend on it.
 
     Inputs may be leaves, or values in the middle of the graph. No `.grad` is touched, so threads that share parameters
-    can call this at the same time.
+    can call this at the same time. With `out`, an array for each input, which must be leaves then, the gradients are
+    left in those arrays: each moves there as soon as it is known, instead of taking memory until the end.
     """
     _refuse_second_order(create_graph)
     if not isinstance(output, Tensor):
@@ -46,12 +48,15 @@ def grad(
         if not isinstance(x, Tensor) or not x.requires_grad:
             raise RuntimeError(f"grad: input {i} does not require grad; make it with Tensor(array, requires_grad=True)")
     targets = [_target(x) for x in inputs]
-    found = {id(target): gradient for target, gradient in _run(output, grad_output, retain_graph, targets)}
+    places = _places(inputs, out)
+    found = {id(target): gradient for target, gradient in _run(output, grad_output, retain_graph, targets, places)}
     results: list[Tensor | None] = []
-    for i, target in enumerate(targets):
+    seen: set[int] = set()
+    for target in targets:
         gradient = found.get(id(target))
-        if gradient is not None and any(target is earlier for earlier in targets[:i]):
+        if gradient is not None and id(target) in seen:
             gradient = gradient.copy()  # asked for twice: two Tensors must not share one array
+        seen.add(id(target))
         results.append(None if gradient is None else Tensor(gradient))
     return results
 
@@ -60,9 +65,11 @@ class _Sums:
     """Gradients that have arrived so far, by where they go.
 
     `owned` are the arrays that nobody else holds: only those are added to in place, or given away without a copy.
+    `places` are arrays that the caller gave for some of them.
     """
 
-    def __init__(self, root: Target, gradient: Array) -> None:
+    def __init__(self, root: Target, gradient: Array, places: dict[int, Array]) -> None:
+        self.places = places
         self.arrays: dict[int, Array] = {id(root): gradient}
         self.leaves: list[Tensor] = [root] if isinstance(root, Tensor) else []
         self.owned: set[int] = set()
@@ -75,6 +82,9 @@ class _Sums:
             self.arrays[key] = as_array(self.arrays[key] + gradient)
             self.owned.add(key)
         else:
+            if (place := self.places.get(key)) is not None:
+                place[...] = gradient
+                gradient, shared = place, False
             self.arrays[key] = gradient
             if not shared:
                 self.owned.add(key)
@@ -86,10 +96,28 @@ class _Sums:
         return gradient if id(target) in self.owned else gradient.copy()
 
 
-def _run(output: Tensor, grad: Any, retain_graph: bool, targets: list[Target] | None) -> list[tuple[Target, Array]]:
+def _places(inputs: list[Tensor], out: Sequence[Array] | None) -> dict[int, Array]:
+    """The arrays that were given for the gradients, by their inputs."""
+    if out is None:
+        return {}
+    for i, (x, place) in enumerate(zip(inputs, out, strict=True)):
+        if x.node is not None:
+            raise ValueError(f"grad: out is for leaves, and input {i} is the result of an operation")
+        if place.shape != x.shape or place.dtype != x.dtype:
+            raise ValueError(f"grad: out {i} must be {x.shape} {x.dtype} as its input, got {place.shape} {place.dtype}")
+    return {id(x): place for x, place in zip(inputs, out, strict=True)}
+
+
+def _run(
+    output: Tensor,
+    grad: Any,
+    retain_graph: bool,
+    targets: list[Target] | None,
+    places: dict[int, Array] | None = None,
+) -> list[tuple[Target, Array]]:
     """Gradients of the targets that were reached, or of all leaves; each array is the caller's own to keep."""
     root = _target(output)
-    sums = _Sums(root, _first_gradient(output, grad))
+    sums = _Sums(root, _first_gradient(output, grad), places or {})
     nodes = list(_consumers_first(root))
     asked = None if targets is None else {id(target): target for target in targets}
     useful = None if asked is None else _leading_to(nodes, asked)

@@ -20,7 +20,8 @@ import numpy as np
 import autograd as ag
 from autograd import Tensor, kernels, ops
 from autograd.ops.attention import TalkingHeadsAttention
-from autograd.ops.nn import Gelu, LayerNorm, ScaledResidual, Softmax
+from autograd.ops.nn import Gelu, LayerNorm, Softmax
+from autograd.ops.residual import LinearResidual
 from minicait.cli.guard import guarded
 from minicait.threads import blas_threads, keep_freed_memory
 
@@ -56,8 +57,8 @@ def main() -> int:
         "gelu": (ops.gelu, Gelu.reference, [normal(*n, 4 * d)], ()),
         "layer_norm": (ops.layer_norm, LayerNorm.reference, [normal(*n, d), normal(d), normal(d)], (1e-6,)),
         "softmax": (ops.softmax, Softmax.reference, [normal(args.images, h, args.tokens, args.tokens)], (-1,)),
-        "scaled_residual": (ops.scaled_residual, ScaledResidual.reference,
-                            [normal(*n, d), normal(*n, d), normal(d)], (1.0, None)),
+        "linear_residual": (ops.linear_residual, LinearResidual.reference,
+                            [normal(*n, d), normal(*n, 4 * d), normal(d, 4 * d), normal(d), normal(d)], (1.0, None)),
         "talking_heads_attention": (ops.talking_heads_attention, TalkingHeadsAttention.reference,
                                     [normal(*n, 3 * d), normal(h, h), normal(h), normal(h, h), normal(h)], (None,)),
     }  # fmt: skip

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
 from autograd.backend import Array, array_module
 
 from .nn import Module
+from .threads import on_threads
 
-CHUNK = 1 << 16  # values of an array that are worked on at a time, and stay in the cache meanwhile
+CHUNK = 1 << 17  # values of an array that are worked on at a time, and stay in the cache meanwhile
 
 
 def is_decayed(name: str, shape: tuple[int, ...]) -> bool:
@@ -46,17 +48,18 @@ class AdamW:
             zeros = array_module(p.data).zeros_like
             self.mean[name], self.square[name] = zeros(p.data), zeros(p.data)
 
-    def step(self, gradients: Mapping[str, Array] | None = None) -> None:
+    def step(self, gradients: Mapping[str, Array] | None = None, threads: int = 1) -> None:
         """Move the parameters along the given gradients, by default along their `.grad`. Those without stay."""
         given = gradients
         if given is None:
             given = {name: p.grad.data for name, p in self.parameters.items() if p.grad is not None}
         self.steps += 1
+        chunks: list[tuple[Any, ...]] = []
         for name, p in self.parameters.items():
             if (g := given.get(name)) is not None:
                 decay = self.lr * self.weight_decay if is_decayed(name, p.shape) else 0.0
-                for weights, gradient, mean, square in _chunks(p.data, g, self.mean[name], self.square[name]):
-                    self._move(weights, gradient, mean, square, decay)
+                chunks += ((*c, decay) for c in _chunks(p.data, g, self.mean[name], self.square[name]))
+        on_threads(lambda chunk: self._move(*chunk), chunks, threads)
 
     def _move(self, p: Array, g: Array, m: Array, v: Array, decay: float) -> None:
         """All in place, with one array of scratch that is small enough to stay in the cache."""
@@ -133,14 +136,19 @@ class EMA:
         self.parameters = dict(model.named_parameters())
         self.average = {name: p.data.copy() for name, p in self.parameters.items()}
 
-    def update(self) -> None:
+    def update(self, threads: int = 1) -> None:
         self.steps += 1
         decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
-        for name, p in self.parameters.items():
-            for average, own in _chunks(self.average[name], p.data):
-                step = own - average
-                step *= 1 - decay
-                average += step
+
+        def move(chunk: tuple[Array, ...]) -> None:
+            average, own = chunk
+            step = own - average
+            step *= 1 - decay
+            average += step
+
+        on_threads(
+            move, [c for name, p in self.parameters.items() for c in _chunks(self.average[name], p.data)], threads
+        )
 
     @contextmanager
     def applied(self) -> Iterator[None]:

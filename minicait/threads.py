@@ -48,6 +48,18 @@ def in_order(work: Callable[[Any], Any], items: Iterable[Any], workers: int, ahe
         pool.shutdown(wait=True, cancel_futures=True)
 
 
+def on_threads(work: Callable[[Any], Any], items: list[Any], threads: int) -> None:
+    """work(item) for all items, each thread with a part of them that it need not ask for."""
+    if threads < 2 or len(items) < 2 * threads:
+        for item in items:
+            work(item)
+        return
+    with ThreadPoolExecutor(threads, thread_name_prefix="minicait") as pool:
+        parts = [pool.submit(lambda own: [work(item) for item in own], items[i::threads]) for i in range(threads)]
+        for part in parts:
+            part.result()
+
+
 @cache
 def keep_freed_memory() -> None:
     """Ask the C library's allocator not to hand large freed arrays back to the system, where it can be asked.

@@ -5,9 +5,10 @@ from .gelu import erf, gelu
 from .layer_norm import layer_norm, layer_norm_grad
 from .sigmoid import sigmoid
 from .softmax import log_softmax, log_softmax_grad, logsumexp, softmax, softmax_grad
-from .total import centred, mean, sum_over_rows, total, widened
+from .total import as_rows, centred, mean, row_dots, sum_over_rows, total, widened
 
 __all__ = [
+    "as_rows",
     "attention",
     "attention_grad",
     "centred",
@@ -19,6 +20,7 @@ __all__ = [
     "log_softmax_grad",
     "logsumexp",
     "mean",
+    "row_dots",
     "sigmoid",
     "softmax",
     "softmax_grad",

@@ -10,7 +10,9 @@ from typing import Any
 
 from ..backend import Array, array_module
 from .softmax import softmax_of_rows, softmax_of_rows_grad
-from .total import total
+from .total import column_sums, total
+
+PART = 80_000  # values of a map that BLAS mixes at a time; beyond it, products with so few rows get slow
 
 
 def split_heads(x: Array, heads: int) -> Array:
@@ -46,19 +48,23 @@ def attention_grad(g: Array, q: Array, k: Array, v: Array, maps: Array) -> tuple
 
 
 def mix_heads(maps: Array, weight: Array, out: Array | None = None) -> Array:
-    """A linear layer over the head axis of (B, heads, M, N): one small matrix times heads seen as (heads, M * N)."""
-    flat = array_module(maps).matmul(weight, _flat(maps), out=None if out is None else _flat(out))
-    return flat.reshape(maps.shape)
+    """A linear layer over the head axis of (B, heads, M, N): a small matrix times maps seen as (heads, positions)."""
+    xp = array_module(maps)
+    out = xp.empty(maps.shape, maps.dtype) if out is None else out
+    xp.matmul(weight, _positions(maps), out=_positions(out))
+    return out
 
 
 def mix_heads_grad(g: Array, maps: Array) -> Array:
     """The gradient for the weight."""
-    return total(_flat(g) @ _flat(maps).swapaxes(-1, -2), 0)
+    return total(_positions(g) @ _positions(maps).swapaxes(-1, -2), (0, 1))
 
 
-def _flat(maps: Array) -> Array:
+def _positions(maps: Array) -> Array:
+    """(B, heads, M, N) seen as (B, parts, heads, positions), in parts that are short enough for BLAS to stay fast."""
     batch, heads, queries, keys = maps.shape
-    return maps.reshape(batch, heads, queries * keys)
+    parts = next((n for n in range(1, queries) if queries % n == 0 and heads * queries * keys <= n * PART), queries)
+    return maps.reshape(batch, heads, parts, queries // max(1, parts) * keys).swapaxes(1, 2)
 
 
 def talking_heads(
@@ -66,16 +72,21 @@ def talking_heads(
 ) -> tuple[Array, Array, Array]:
     """The result, the softmax, and the softmax with its heads mixed but for bias_w; q, k, v side by side in (B, N, 3d).
 
-    Neither bias needs a pass over the maps. bias_l is the same for all keys, and the softmax takes it away again.
-    bias_w adds a multiple of the sum of all values to the result.
+    Three things need no pass over the maps. The scale of the scores is part of the matrix that mixes them. bias_l is
+    the same for all keys, and the softmax takes it away again. bias_w adds a multiple of the sum of all values to the
+    result.
     """
+    xp = array_module(qkv)
     q, k, v = _q_k_v(qkv, weight_l.shape[0])
-    scores = (q * scale_of(q)) @ k.swapaxes(-1, -2)
-    maps = softmax_of_rows(mix_heads(scores, weight_l))
+    y = xp.empty((*qkv.shape[:2], qkv.shape[2] // 3), qkv.dtype)
+    y_heads = split_heads(y, weight_l.shape[0])  # a view: what is written there is in y
+
+    scores = q @ k.swapaxes(-1, -2)
+    maps = softmax_of_rows(mix_heads(scores, weight_l * scale_of(q)))
     mixed = mix_heads(maps, weight_w, out=scores)
-    y = mixed @ v
-    y += bias_w[:, None, None] * v.sum(axis=2, keepdims=True)
-    return join_heads(y), maps, mixed
+    xp.matmul(mixed, v, out=y_heads)
+    y_heads += bias_w[:, None, None] * column_sums(v)
+    return y, maps, mixed
 
 
 def talking_heads_grad(
@@ -85,24 +96,23 @@ def talking_heads_grad(
     xp = array_module(g)
     heads = weight_l.shape[0]
     q, k, v = _q_k_v(qkv, heads)
-    q = q * scale_of(q)
+    scale = scale_of(q)
     g = split_heads(g, heads)
-    sum_g, sum_v = g.sum(axis=2, keepdims=True), v.sum(axis=2, keepdims=True)
+    sum_g, sum_v = column_sums(g), column_sums(v)
     dqkv = xp.empty(qkv.shape, qkv.dtype)
-    dq, dk, dv = _q_k_v(dqkv, heads)  # views: what is written there is in dqkv
+    dq, dk, dv = _q_k_v(dqkv, heads)  # views again
 
     mixed = mix_heads(maps, weight_w)
-    dv[...] = mixed.swapaxes(-1, -2) @ g
+    xp.matmul(mixed.swapaxes(-1, -2), g, out=dv)
     dv += bias_w[:, None, None] * sum_g
-    dmixed = g @ v.swapaxes(-1, -2)
+    dmixed = xp.matmul(g, v.swapaxes(-1, -2), out=mixed)
     dweight_w = mix_heads_grad(dmixed, maps)
-    dmaps = softmax_of_rows_grad(mix_heads(dmixed, weight_w.T, out=mixed), maps)
+    dmaps = softmax_of_rows_grad(mix_heads(dmixed, weight_w.T), maps)
     scores = xp.matmul(q, k.swapaxes(-1, -2), out=dmixed)
-    dweight_l = mix_heads_grad(dmaps, scores)
-    dscores = mix_heads(dmaps, weight_l.T, out=scores)
-    dq[...] = dscores @ k
-    dq *= scale_of(q)
-    dk[...] = dscores.swapaxes(-1, -2) @ q
+    dweight_l = mix_heads_grad(dmaps, scores) * scale
+    dscores = mix_heads(dmaps, weight_l.T * scale, out=scores)
+    xp.matmul(dscores, k, out=dq)
+    xp.matmul(dscores.swapaxes(-1, -2), q, out=dk)
     return dqkv, dweight_l, xp.zeros_like(bias_w), dweight_w, (sum_g * sum_v).sum(axis=(0, 2, 3))
 
 

@@ -56,7 +56,7 @@ def _gelu32(x: Array, xp: Any, with_derivative: bool) -> tuple[Array, Array | No
     w = xp.abs(x)
     t = w * _T
     t += 1
-    xp.reciprocal(t, out=t)
+    xp.divide(1, t, out=t)  # in half the time of NumPy's reciprocal
     tail = t * _Q[-1]
     for coefficient in _Q[-2::-1]:
         tail += coefficient

@@ -9,12 +9,10 @@ Statistics of float16 are taken in float32.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from ..backend import Array, array_module
-from .total import row_dots, row_sums, sum_over_rows, widened
+from .total import as_rows, row_dots, row_sums, sum_over_rows, widened
 
 FAR = 100  # beyond this square of mean / deviation, the rounding of the mean shows
 
@@ -59,4 +57,4 @@ def layer_norm_grad(g: Array, x_hat: Array, rstd: Array, weight: Array) -> tuple
 
 def _times(x: Array, vector: Array) -> Array:
     """(..., n) times (n,), as (..., 1)."""
-    return (x.reshape(math.prod(x.shape[:-1]), x.shape[-1]) @ vector).reshape(*x.shape[:-1], 1)
+    return (as_rows(x) @ vector).reshape(*x.shape[:-1], 1)

@@ -14,7 +14,7 @@ import numpy as np
 from ..backend import Array, array_module
 from .total import row_dots, row_sums, total, widened
 
-SAFE = 60  # e^60 and e^-60 are well within float32
+LARGE = 1e26  # e^60: this and its inverse are well within float32
 
 
 def softmax(x: Array, axis: Any) -> Array:
@@ -24,14 +24,17 @@ def softmax(x: Array, axis: Any) -> Array:
 
 
 def softmax_of_rows(x: Array) -> Array:
-    """softmax over the last axis, in place of x where that saves memory.
+    """softmax over the last axis.
 
-    The shift by the maximum is left out where no exponential can overflow, nor a sum of them vanish.
+    The shift by the maximum is left out where the sums of the exponentials show that it was not needed.
     """
-    if isinstance(x, np.ndarray) and x.dtype != np.float16 and x.size and x.min() > -SAFE and x.max() < SAFE:
-        np.exp(x, out=x)
-        x /= row_sums(x)
-        return x
+    if isinstance(x, np.ndarray) and x.dtype != np.float16 and x.size:
+        with np.errstate(over="ignore", invalid="ignore"):
+            y = np.exp(x)
+            sums = row_sums(y)
+        if sums.min() > 1 / LARGE and sums.max() < LARGE:
+            y /= sums
+            return y
     return softmax(x, -1)
 
 

@@ -62,7 +62,7 @@ def widened(x: Array) -> Array:
 
 def sum_over_rows(x: Array) -> Array:
     """(..., n) to (n,)."""
-    rows = _rows(x)
+    rows = as_rows(x)
     if _in_blas(x) and 0 < len(rows) <= BLAS_ROWS:
         return _ones(len(rows), x.dtype) @ rows
     return total(rows, 0)
@@ -71,8 +71,15 @@ def sum_over_rows(x: Array) -> Array:
 def row_sums(x: Array) -> Array:
     """(..., n) to (..., 1)."""
     if _in_blas(x):
-        return (_rows(x) @ _ones(x.shape[-1], x.dtype)).reshape(*x.shape[:-1], 1)
+        return (as_rows(x) @ _ones(x.shape[-1], x.dtype)).reshape(*x.shape[:-1], 1)
     return total(x, -1, keepdims=True)
+
+
+def column_sums(x: Array) -> Array:
+    """(..., n, m) to (..., 1, m)."""
+    if _in_blas(x) and x.shape[-2] <= BLAS_ROWS:
+        return _ones(x.shape[-2], x.dtype)[None] @ x
+    return total(x, -2, keepdims=True)
 
 
 def row_dots(x: Array, y: Array) -> Array:
@@ -82,7 +89,8 @@ def row_dots(x: Array, y: Array) -> Array:
     return total(x * y, -1, keepdims=True)
 
 
-def _rows(x: Array) -> Array:
+def as_rows(x: Array) -> Array:
+    """All leading axes as one, without a copy where memory allows."""
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 

@@ -8,6 +8,7 @@ indexing      picking values out
 matmul        products of matrices
 nn            what neural networks add: softmax, layer norm, GELU, dropout
 attention     multi-head and talking-heads attention
+residual      the end of a residual branch
 loss          what they minimise
 
 Each is a class with `forward` and `backward` beside each other, and a function that people call.
@@ -19,15 +20,16 @@ from .elementwise import abs, astype, clip, erf, exp, log, negative, relu, sigmo
 from .indexing import getitem, split, take_along_axis
 from .loss import bce_with_logits, cross_entropy, kl_div
 from .matmul import linear, matmul
-from .nn import drop_path, dropout, gelu, layer_norm, log_softmax, scaled_residual, softmax
+from .nn import drop_path, dropout, gelu, layer_norm, log_softmax, softmax
 from .reduction import logsumexp, max, mean, min, sum, var
+from .residual import linear_residual
 from .shape import broadcast_to, concat, expand_dims, flip, pad, reshape, squeeze, stack, swapaxes, transpose
 
 __all__ = [
     "abs", "add", "astype", "attention", "bce_with_logits", "broadcast_to", "clip", "concat", "cross_entropy", "divide",
     "drop_path", "dropout", "erf", "exp", "expand_dims", "flip", "gelu", "getitem", "kl_div", "layer_norm", "linear",
-    "log", "log_softmax", "logsumexp", "matmul", "max", "maximum", "mean", "min", "minimum", "multiply", "negative",
-    "pad", "pow", "relu", "reshape", "scaled_residual", "sigmoid", "softmax", "split", "sqrt", "squeeze", "stack",
+    "linear_residual", "log", "log_softmax", "logsumexp", "matmul", "max", "maximum", "mean", "min", "minimum",
+    "multiply", "negative", "pad", "pow", "relu", "reshape", "sigmoid", "softmax", "split", "sqrt", "squeeze", "stack",
     "subtract", "sum", "swapaxes", "take_along_axis", "talking_heads_attention", "tanh", "to_device", "transpose",
     "var", "where",
 ]  # fmt: skip

@@ -44,7 +44,7 @@ class Matmul(Function):
         if ctx.needs[1]:
             a = a.reshape(row_shape)
             if len(column_shape) == 2 and a.ndim > 2:  # one large product instead of a sum over many small ones
-                db = _rows(a).T @ _rows(g)
+                db = kernels.as_rows(a).T @ kernels.as_rows(g)
             else:
                 db = unbroadcast(a.swapaxes(-1, -2) @ g, column_shape)
             db = db.reshape(b_shape)
@@ -66,7 +66,7 @@ class Linear(Function):
                 f"bias must have shape {weight.shape[:1]} to match weight {weight.shape}, got {bias.shape}"
             )
         ctx.save(x if ctx.needs[1] else None, weight if ctx.needs[0] else None, x.shape)
-        y = _rows(x) @ weight.T
+        y = kernels.as_rows(x) @ weight.T
         if bias is not None:
             y += bias
         return y.reshape(*x.shape[:-1], weight.shape[0])
@@ -74,10 +74,10 @@ class Linear(Function):
     @staticmethod
     def backward(ctx: Context, g: Array) -> Any:
         x, weight, x_shape = ctx.saved
-        rows = _rows(g)
+        rows = kernels.as_rows(g)
         return (
             (rows @ weight).reshape(x_shape) if ctx.needs[0] else None,
-            rows.T @ _rows(x) if ctx.needs[1] else None,
+            rows.T @ kernels.as_rows(x) if ctx.needs[1] else None,
             kernels.sum_over_rows(rows) if ctx.needs[2] else None,
         )
 
@@ -85,14 +85,6 @@ class Linear(Function):
     def reference(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         y = x @ weight.T
         return y if bias is None else y + bias
-
-
-def _rows(x: Array) -> Array:
-    """All leading axes as one, without a copy where memory allows."""
-    size = 1
-    for n in x.shape[:-1]:
-        size *= n
-    return x.reshape(size, x.shape[-1])
 
 
 def matmul(a: Any, b: Any) -> Tensor:

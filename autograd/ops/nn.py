@@ -10,7 +10,6 @@ from ..function import Context, Function, OperandError
 from ..random import Stream
 from ..tensor import Tensor, as_tensor
 from .arguments import of_one_dtype, one_axis, require_floats
-from .shape import concat
 
 
 class Softmax(Function):
@@ -107,50 +106,6 @@ class Gelu(Function):
         return 0.5 * x * (1 + (x * 0.5**0.5).erf())
 
 
-class ScaledResidual(Function):
-    """y = x + scale branch, with `scale` one value per channel;  dx = g, dbranch = g scale, dscale = sum of g branch
-
-    With `rows`, there is a branch for those rows of x only, and the others stay as they are: what a residual block with
-    stochastic depth does not keep, it need not compute.
-    """
-
-    @staticmethod
-    def forward(ctx: Context, x: Array, branch: Array, scale: Array, factor: float, rows: Array | None) -> Array:
-        count = x.shape[0] if rows is None else len(rows)
-        if branch.shape != (count, *x.shape[1:]) or scale.shape != x.shape[-1:]:
-            raise OperandError(
-                f"x {x.shape} needs a branch of shape {(count, *x.shape[1:])} and a scale of shape {x.shape[-1:]}, "
-                f"got {branch.shape} and {scale.shape}"
-            )
-        ctx.save(branch if ctx.needs[2] else None, scale, factor, rows)
-        y = branch * (scale * scale.dtype.type(factor))
-        if rows is None:
-            y += x
-            return y
-        whole = x.copy()
-        whole[rows] += y
-        return whole
-
-    @staticmethod
-    def backward(ctx: Context, g: Array) -> Any:
-        branch, scale, factor, rows = ctx.saved
-        factor = scale.dtype.type(factor)
-        own = g if rows is None else g[rows]
-        return (
-            g,
-            own * (scale * factor) if ctx.needs[1] else None,
-            kernels.sum_over_rows(own * branch) * factor if ctx.needs[2] else None,
-        )
-
-    @staticmethod
-    def reference(x: Tensor, branch: Tensor, scale: Tensor, factor: float, rows: Array | None) -> Tensor:
-        scaled = factor * scale * branch
-        if rows is None:
-            return x + scaled
-        order = [next((i for i, row in enumerate(rows) if row == n), None) for n in range(x.shape[0])]
-        return concat([x[n : n + 1] if i is None else x[n : n + 1] + scaled[i : i + 1] for n, i in enumerate(order)])
-
-
 class Dropout(Function):
     """y = x keep / (1 - rate), keep random;  dx = g keep / (1 - rate)
 
@@ -190,14 +145,6 @@ def layer_norm(x: Any, weight: Any, bias: Any, eps: float = 1e-6) -> Tensor:
 def gelu(x: Any) -> Tensor:
     """The exact GELU, with erf. In float32 erf is off by at most 1.5e-7, in float64 by nothing."""
     return Gelu.apply(as_tensor(x))
-
-
-def scaled_residual(x: Any, branch: Any, scale: Any, factor: float = 1.0, rows: Array | None = None) -> Tensor:
-    """x + factor * scale * branch, with `scale` (d,) as in LayerScale; `rows` are those of x that have a branch."""
-    operands = of_one_dtype("scaled_residual", x, branch, scale)
-    if rows is not None:
-        rows = to_device(rows, operands[0].device)
-    return ScaledResidual.apply(*operands, float(factor), rows)
 
 
 def dropout(x: Any, rate: float, stream: Stream) -> Tensor:

@@ -6,7 +6,6 @@ In the second, two layers long, the patches are frozen, and a class token gather
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from numbers import Integral
 from operator import index
 from typing import Any
@@ -16,6 +15,7 @@ from autograd.backend import constant
 from autograd.random import Stream
 
 from ..nn import (
+    Branch,
     ClassAttention,
     DropPath,
     LayerNorm,
@@ -30,7 +30,6 @@ from ..nn import (
 from ..nn.layers import truncated_normal
 from ..nn.record import observe_residual
 
-Layer = Callable[[Tensor], Tensor]
 _SIZES = {"num_classes": 1, "patch_size": 1, "dim": 1, "depth": 0, "heads": 1, "depth_token_only": 1}  # and the least
 _NUMBERS = ("layer_scale", "drop_path_rate", "mlp_ratio")
 
@@ -55,20 +54,22 @@ class SelfAttentionBlock(Module):
         self.drop_path_2 = DropPath(drop_path, f"{stream.purpose}/drop_path_2")
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self._residual("attn", x, lambda x: self.attn(self.norm1(x)), self.gamma_1, self.drop_path_1)
-        return self._residual("mlp", x, lambda x: self.mlp(self.norm2(x)), self.gamma_2, self.drop_path_2)
+        x = self._residual("attn", x, self.norm1, self.attn, self.gamma_1, self.drop_path_1)
+        return self._residual("mlp", x, self.norm2, self.mlp, self.gamma_2, self.drop_path_2)
 
-    def _residual(self, name: str, x: Tensor, layer: Layer, scale: LayerScale, drop: DropPath) -> Tensor:
-        """x + drop_path(diag(scale) layer(x)), where a branch that is dropped is not computed."""
+    def _residual(
+        self, name: str, x: Tensor, norm: LayerNorm, branch: Branch, scale: LayerScale, drop: DropPath
+    ) -> Tensor:
+        """x + drop_path(diag(scale) branch(norm(x))), where a branch that is dropped is not computed."""
         kept = drop.kept(x.shape[0])
         if kept is not None and len(kept) == x.shape[0]:
             kept = None
         if kept is not None and not len(kept):
             return x
-        branch = layer(x if kept is None else x[kept])
+        inner = branch.inner(norm(x if kept is None else x[kept]))
         if kept is None:
-            observe_residual(self, name, x, branch, scale)
-        return ops.scaled_residual(x, branch, scale, drop.factor, kept)
+            observe_residual(self, name, x, lambda: branch.last(inner), scale)
+        return ops.linear_residual(x, inner, branch.last.weight, branch.last.bias, scale, drop.factor, kept)
 
 
 class ClassAttentionBlock(Module):
@@ -84,13 +85,14 @@ class ClassAttentionBlock(Module):
 
     def forward(self, cls: Tensor, patches: Tensor) -> Tensor:
         z = ops.concat([cls, patches], axis=1)
-        branch = self.attn(self.norm1(z))
-        observe_residual(self, "attn", cls, branch, self.gamma_1)
-        cls = ops.scaled_residual(cls, branch, self.gamma_1)
+        cls = self._residual("attn", cls, self.attn, self.norm1(z), self.gamma_1)
+        return self._residual("mlp", cls, self.mlp, self.norm2(cls), self.gamma_2)
 
-        branch = self.mlp(self.norm2(cls))
-        observe_residual(self, "mlp", cls, branch, self.gamma_2)
-        return ops.scaled_residual(cls, branch, self.gamma_2)
+    def _residual(self, name: str, cls: Tensor, branch: Branch, normed: Tensor, scale: LayerScale) -> Tensor:
+        """cls + diag(scale) branch(normed)."""
+        inner = branch.inner(normed)
+        observe_residual(self, name, cls, lambda: branch.last(inner), scale)
+        return ops.linear_residual(cls, inner, branch.last.weight, branch.last.bias, scale)
 
 
 class CaiT(Module):

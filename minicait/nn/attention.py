@@ -7,12 +7,21 @@ from typing import Any
 from autograd import Tensor, ops, random
 from autograd.random import Stream
 
-from .layers import Linear
-from .module import Module
+from .layers import Branch, Linear
 from .record import observer
 
 
-class MultiHeadAttention(Module):
+class Attention(Branch):
+    """What the heads gather, and a projection of it."""
+
+    proj: Linear
+
+    @property
+    def last(self) -> Linear:
+        return self.proj
+
+
+class MultiHeadAttention(Attention):
     """SA: every token looks at every token. softmax(q k^T / sqrt(d/h)) v for each head, then a projection."""
 
     def __init__(self, dim: int, heads: int, stream: Stream | None = None) -> None:
@@ -21,15 +30,15 @@ class MultiHeadAttention(Module):
         self.qkv = Linear(dim, 3 * dim, stream=stream.named("qkv"))
         self.proj = Linear(dim, dim, stream=stream.named("proj"))
 
-    def forward(self, x: Any) -> Tensor:
+    def inner(self, x: Any) -> Tensor:
         q, k, v = ops.split(self.qkv(x), 3, -1)
-        return self.proj(ops.attention(q, k, v, self.heads, observe=observer(self)))
+        return ops.attention(q, k, v, self.heads, observe=observer(self))
 
     def describe(self) -> str:
         return f"{self.heads} heads"
 
 
-class TalkingHeadsAttention(Module):
+class TalkingHeadsAttention(Attention):
     """SA whose heads talk: `proj_l` mixes the score maps of the heads before the softmax, `proj_w` those after it."""
 
     def __init__(self, dim: int, heads: int, stream: Stream | None = None) -> None:
@@ -39,16 +48,16 @@ class TalkingHeadsAttention(Module):
         self.proj_l = Linear(heads, heads, stream=stream.named("proj_l"))
         self.proj_w = Linear(heads, heads, stream=stream.named("proj_w"))
 
-    def forward(self, x: Any) -> Tensor:
+    def inner(self, x: Any) -> Tensor:
         before, after = self.proj_l, self.proj_w
         mixing = before.weight, before.bias, after.weight, after.bias
-        return self.proj(ops.talking_heads_attention(self.qkv(x), *mixing, observe=observer(self)))
+        return ops.talking_heads_attention(self.qkv(x), *mixing, observe=observer(self))
 
     def describe(self) -> str:
         return f"{self.proj_l.weight.shape[0]} heads"
 
 
-class ClassAttention(Module):
+class ClassAttention(Attention):
     """CA: only the class token looks, at itself and all patches, z = [x_class, x_patches]. Linear in the patches.
 
     Q = W_q x_class + b_q                  (5)
@@ -66,10 +75,10 @@ class ClassAttention(Module):
         self.v = Linear(dim, dim, stream=stream.named("v"))
         self.proj = Linear(dim, dim, stream=stream.named("proj"))
 
-    def forward(self, z: Tensor) -> Tensor:
+    def inner(self, z: Tensor) -> Tensor:
         """z (B, 1 + N, d), the class token first; returns (B, 1, d)."""
         q, k, v = self.q(z[:, :1]), self.k(z), self.v(z)
-        return self.proj(ops.attention(q, k, v, self.heads, observe=observer(self, of_class_token=True)))
+        return ops.attention(q, k, v, self.heads, observe=observer(self, of_class_token=True))
 
     def describe(self) -> str:
         return f"{self.heads} heads"

@@ -68,7 +68,24 @@ class LayerScale(Parameter):
         super().__init__(np.full(dim, epsilon, np.float32))
 
 
-class Mlp(Module):
+class Branch(Module):
+    """What a residual block adds to its input: `inner`, then a linear layer, `last`.
+
+    They can be asked for apart, because the linear layer, LayerScale and the sum with the input are one operation.
+    """
+
+    def inner(self, x: Any) -> Tensor:
+        raise TypeError(f"{type(self).__name__} needs a method inner(self, x)")
+
+    @property
+    def last(self) -> Linear:
+        raise TypeError(f"{type(self).__name__} needs a property last")
+
+    def forward(self, x: Any) -> Tensor:
+        return self.last(self.inner(x))
+
+
+class Mlp(Branch):
     """The feed-forward network FFN of eq. 4: fc2(GELU(fc1(x)))."""
 
     def __init__(self, dim: int, hidden: int, stream: Stream | None = None) -> None:
@@ -76,8 +93,12 @@ class Mlp(Module):
         self.fc1 = Linear(dim, hidden, stream=stream.named("fc1"))
         self.fc2 = Linear(hidden, dim, stream=stream.named("fc2"))
 
-    def forward(self, x: Any) -> Tensor:
-        return self.fc2(ops.gelu(self.fc1(x)))
+    def inner(self, x: Any) -> Tensor:
+        return ops.gelu(self.fc1(x))
+
+    @property
+    def last(self) -> Linear:
+        return self.fc2
 
 
 class Dropout(Module):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from autograd import Tensor
+from autograd import Tensor, no_grad
 from autograd.backend import Array, to_device
 
 if TYPE_CHECKING:
@@ -89,9 +89,10 @@ def observer(layer: Module, of_class_token: bool = False) -> Callable[..., None]
     return observe
 
 
-def observe_residual(block: Module, part: str, main: Tensor, branch: Tensor, scale: Tensor) -> None:
-    """Offer the two sides of x + scale * branch: `part` is the name of the layer that made the branch."""
+def observe_residual(block: Module, part: str, main: Tensor, branch: Callable[[], Tensor], scale: Tensor) -> None:
+    """Offer the two sides of x + scale * branch(): `part` is the name of the layer that made the branch."""
     for result, names in _listening.get():
         if id(block) in names:
             name = f"{names[id(block)]}.{part}" if names[id(block)] else part
-            result.residual[name] = Residual(main.numpy(), (scale.detach() * branch.detach()).numpy())
+            with no_grad():
+                result.residual[name] = Residual(main.numpy(), (scale * branch()).numpy())

@@ -27,9 +27,6 @@ from .recipe import Recipe
 from .value_and_grad import value_and_grad, workers_for
 from .workers import Workers, processes_work
 
-# Parameters. Threads of a small model often wait for Python's lock, so processes serve it better. A large one spends
-# its time in long calls that do not need the lock, and would pay for processes with memory for gradients in each.
-SMALL_MODEL = 4_000_000
 Teacher = Callable[[Any], Any]  # images to logits
 
 
@@ -63,7 +60,7 @@ class Trainer:
     """Without a recipe: AdamW at a constant rate of 5e-4 with weight decay 0.05, and nothing else.
 
     teacher    any callable from images to logits, for a recipe with distillation
-    processes  whether `threads` are processes instead; by default they are for small models, on Linux
+    processes  whether `threads` are processes instead, which need not wait for each other; by default, on Linux
     """
 
     def __init__(
@@ -83,8 +80,7 @@ class Trainer:
         self.teacher, self.threads, self.micro_batch = teacher, threads, micro_batch
         self.optimiser = AdamW(model, self.recipe.peak_lr, self.recipe.weight_decay)
         self.ema = None if self.recipe.ema_decay is None else EMA(model, self.recipe.ema_decay)
-        small = model.parameter_count() < SMALL_MODEL
-        self.processes = small and processes_work() if processes is None else processes
+        self.processes = processes_work() if processes is None else processes
         self.workers: Workers | None = None
         self.batches = 0  # seen so far; random masks and mixing are drawn by this number
         self.steps_in_all: int | None = None  # which the schedule needs; `fit` knows it
@@ -161,10 +157,11 @@ class Trainer:
             if r.clip_norm is not None:
                 clip_gradients(self.waiting, r.clip_norm)
             self.optimiser.lr = self.lr
-            self.optimiser.step(self.waiting)
+            threads = self.threads or cpu_count()
+            self.optimiser.step(self.waiting, threads)
             self.waiting = {}
             if self.ema is not None:
-                self.ema.update()
+                self.ema.update(threads)
 
     @property
     def device(self) -> str:

@@ -101,8 +101,13 @@ def _learned(model: Module) -> tuple[list[str], list[Tensor]]:
     return list(learned), list(learned.values())
 
 
-def _piece(model: Module, parameters: list[Tensor], task: Task, start: int) -> Piece:
-    """Forward and backward of one piece: its share of the loss, its gradients, and its logits."""
+def _piece(
+    model: Module, parameters: list[Tensor], task: Task, start: int, place: Callable[[], list[Array]] | None = None
+) -> Piece:
+    """Forward and backward of one piece: its share of the loss, its gradients, and its logits.
+
+    The gradients are new arrays, or left in those of `place()`, which is asked when forward is done.
+    """
     part = slice(start, start + task.size)
     if model.training != task.training:  # in a process that did not see it change
         model.train(task.training)
@@ -112,7 +117,7 @@ def _piece(model: Module, parameters: list[Tensor], task: Task, start: int) -> P
     if loss.size != 1:
         raise ValueError(f"value_and_grad: the loss must be one number, the mean over samples, got {loss.shape}")
     share = len(task.images[part]) / len(task.images)
-    gradients = ag.grad(loss, parameters, np.full(loss.shape, share))
+    gradients = ag.grad(loss, parameters, np.full(loss.shape, share), out=None if place is None else place())
     return loss.data * share, [None if g is None else g.data for g in gradients], logits.data
 
 

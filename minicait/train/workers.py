@@ -2,8 +2,9 @@
 
 Threads of one process take turns at Python's lock, and those of a small model, with its short calls into NumPy, often
 wait for it. Processes do not. They are forked from this one, so they have the model without a copy. Before that, its
-weights move to memory that all of them see, so that what the optimiser writes is there at once. Each worker has places
-of its own in such memory for the gradients of pieces; images and losses go through a pipe.
+weights move to memory that all of them see, so that what the optimiser writes is there at once. Each worker leaves the
+gradients of a piece in such memory too, and goes on with the next piece while they are added up; only when its forward
+pass is done must they be gone. Images and losses go through a pipe.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from autograd import Tensor
 
 from ..threads import blas_threads, keep_freed_memory
 
-PLACES = 2  # for gradients, in each worker: one may wait to be added while the next is computed
 Piece = tuple[Any, list[Any], Any]  # a loss, gradients (or None), logits
+Place = Callable[[], list[Any]]  # arrays for the gradients, once they are free
 
 
 def processes_work() -> bool:
@@ -35,25 +36,25 @@ def processes_work() -> bool:
 
 
 class Workers:
-    """`count` processes that compute `piece(task, start)` for the pieces of a batch.
+    """`count` processes that compute `piece(task, start, place)` for the pieces of a batch.
 
     parameters  of the model, in the order of the gradients that `piece` returns
     """
 
-    def __init__(self, count: int, parameters: list[Tensor], piece: Callable[[Any, int], Piece]) -> None:
+    def __init__(self, count: int, parameters: list[Tensor], piece: Callable[[Any, int, Place], Piece]) -> None:
         keep_freed_memory()
         for p, shared in zip(parameters, _shared_arrays(parameters), strict=True):
             shared[...] = p.data
             p.data = shared
         self.count, self.weights = count, [p.data for p in parameters]
-        self.places = [[_shared_arrays(parameters) for _ in range(PLACES)] for _ in range(count)]
+        self.gradients = [_shared_arrays(parameters) for _ in range(count)]
         self.pipes: list[Connection] = []
         context = multiprocessing.get_context("fork")
         processes = []
-        for places in self.places:
+        for gradients in self.gradients:
             ours, theirs = context.Pipe()
             self.pipes.append(ours)
-            arguments = (theirs, list(self.pipes), piece, places)
+            arguments = (theirs, list(self.pipes), piece, gradients)
             process = context.Process(target=_work, args=arguments, daemon=True, name="minicait")
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # about threads: those of BLAS know about forks
@@ -73,13 +74,13 @@ class Workers:
             for i, pipe in enumerate(self.pipes):
                 pipe.send((task, starts[i :: self.count]))
             for i in range(len(starts)):
-                pipe, gradients = self.pipes[i % self.count], self.places[i % self.count][i // self.count % PLACES]
+                pipe, gradients = self.pipes[i % self.count], self.gradients[i % self.count]
                 answer = pipe.recv()
                 if isinstance(answer, BaseException):
                     raise answer
                 loss, known, logits = answer
                 yield loss, [g if k else None for g, k in zip(gradients, known, strict=True)], logits
-                pipe.send(True)  # this place for gradients is free
+                pipe.send(True)  # they are added up
         except (EOFError, ConnectionError) as error:
             self.close()
             raise MemoryError("a worker process was killed") from error  # which the system does when memory runs out
@@ -108,26 +109,32 @@ def _end(pipes: list[Connection], processes: list[Any]) -> None:
             process.join()
 
 
-def _work(pipe: Connection, others: list[Connection], piece: Callable[[Any, int], Piece], places: Any) -> None:
+def _work(
+    pipe: Connection, others: list[Connection], piece: Callable[[Any, int, Place], Piece], gradients: list[Any]
+) -> None:
     """What a worker does until the pipe is closed, also by the end of the process at its other end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in others:
         other.close()  # this process has copies of their ends
+    unread = 0  # pieces whose gradients may still be needed
+
+    def place() -> list[Any]:
+        nonlocal unread
+        for _ in range(unread):
+            pipe.recv()
+        unread = 0
+        return gradients
+
     try:
         with blas_threads(1):
             while True:
                 task, starts = pipe.recv()
-                for n, start in enumerate(starts):
-                    loss, gradients, logits = piece(task, start)
-                    if n >= PLACES:
-                        pipe.recv()  # until a place is free
-                    for place, g in zip(places[n % PLACES], gradients, strict=True):
-                        if g is not None:
-                            place[...] = g
-                    pipe.send((loss, [g is not None for g in gradients], logits))
-                for _ in starts[:PLACES]:
-                    pipe.recv()
+                for start in starts:
+                    loss, found, logits = piece(task, start, place)
+                    pipe.send((loss, [g is not None for g in found], logits))
+                    unread += 1
+                place()
     except (EOFError, OSError):
         pass
     except BaseException as error:

@@ -329,3 +329,20 @@ def test_modes_of_one_thread_do_not_reach_another():
     assert (leaf(1) * 2).requires_grad
     done.set()
     thread.join()
+
+
+def test_gradients_are_left_in_given_arrays():
+    x, y, unused = (Tensor(np.arange(3.0), requires_grad=True) for _ in range(3))
+    out = [np.full(3, 9.0) for _ in range(3)]
+    dx, dy, none = ag.grad((x * y + x).sum(), [x, y, unused], out=out)
+    assert dx.data is out[0] and dy.data is out[1] and none is None
+    np.testing.assert_array_equal(out, [[1, 2, 3], [0, 1, 2], [9, 9, 9]])
+
+
+def test_given_arrays_that_do_not_fit_are_refused():
+    x = Tensor(np.ones(3), requires_grad=True)
+    y = x * 2
+    with pytest.raises(ValueError, match="out is for leaves, and input 0 is the result of an operation"):
+        ag.grad(y.sum(), [y], out=[np.ones(3)])
+    with pytest.raises(ValueError, match=r"out 0 must be \(3,\) float64 as its input, got \(3,\) float32"):
+        ag.grad(y.sum(), [x], out=[np.ones(3, np.float32)])

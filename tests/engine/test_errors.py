@@ -89,10 +89,10 @@ MISTAKES = {
         r"softmax: axis 1 is out of range for 1 axes.*\(3,\) float32",
     ),
     "log_softmax": (lambda: ops.log_softmax(t(2, dtype=int)), TypeError, "log_softmax: expected floating-point values"),
-    "scaled_residual": (
-        lambda: ops.scaled_residual(np.ones((2, 3, 4)), np.ones((2, 4)), np.ones(4)),
+    "linear_residual": (
+        lambda: ops.linear_residual(t(2, 3, 4), t(2, 5), t(4, 5), t(4), t(4)),
         ValueError,
-        r"scaled_residual: x \(2, 3, 4\) needs a branch of shape \(2, 3, 4\) and a scale of shape \(4,\), got \(2, 4\)",
+        r"linear_residual: x \(2, 3, 4\) needs h of shape \(2, 3, 'in'\) and a weight .*, got \(2, 5\) and \(4, 5\)",
     ),
     "layer_norm": (
         lambda: ops.layer_norm(t(8, 196, 192), t(196), t(192)),

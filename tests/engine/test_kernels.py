@@ -6,19 +6,19 @@ import pytest
 from autograd import ops
 from autograd.kernels import sum_over_rows
 from autograd.kernels.layer_norm import layer_norm
-from autograd.kernels.softmax import SAFE, softmax, softmax_grad, softmax_of_rows, softmax_of_rows_grad
-from autograd.kernels.total import BLAS_ROWS, row_dots, row_sums
+from autograd.kernels.softmax import LARGE, softmax, softmax_grad, softmax_of_rows, softmax_of_rows_grad
+from autograd.kernels.total import BLAS_ROWS, column_sums, row_dots, row_sums
 
 RNG = np.random.default_rng(0)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-@pytest.mark.parametrize("size", [1, SAFE / 4, 10 * SAFE])
+@pytest.mark.parametrize("size", [1, np.log(LARGE) / 4, 10 * np.log(LARGE)])
 def test_softmax_of_rows(dtype, size):
     """Small scores take the way without a shift, large ones the way with it."""
     x = (RNG.standard_normal((3, 4, 7)) * size).astype(dtype)
     want = softmax(x, -1)
-    np.testing.assert_allclose(softmax_of_rows(x.copy()), want, rtol=20 * np.finfo(dtype).eps, atol=1e-30)
+    np.testing.assert_allclose(softmax_of_rows(x), want, rtol=20 * np.finfo(dtype).eps, atol=1e-30)
     g = RNG.standard_normal(x.shape).astype(dtype)
     tolerance = 20 * np.finfo(dtype).eps
     np.testing.assert_allclose(softmax_of_rows_grad(g.copy(), want), softmax_grad(g, want, -1), atol=tolerance)
@@ -29,7 +29,15 @@ def test_softmax_of_rows_with_one_value_far_off(value):
     x = np.zeros((2, 3), np.float32)
     x[0, 1] = value
     with np.errstate(invalid="ignore"):
-        np.testing.assert_array_equal(softmax_of_rows(x.copy()), softmax(x, -1))
+        np.testing.assert_array_equal(softmax_of_rows(x), softmax(x, -1))
+
+
+@pytest.mark.parametrize("shift", [-1000, -100, -80, 80, 100, 1000])
+def test_softmax_of_rows_far_from_zero(shift):
+    """All scores of a row so low that their exponentials vanish, or so high that they overflow."""
+    x = RNG.standard_normal((3, 5)).astype(np.float32)
+    x[1] += shift
+    np.testing.assert_allclose(softmax_of_rows(x), softmax(x, -1), rtol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [1, 5, BLAS_ROWS, BLAS_ROWS + 1])
@@ -40,6 +48,7 @@ def test_sums(rows, dtype):
     tolerance = {"rtol": 0, "atol": 4 * np.finfo(dtype).eps * rows**0.5 * 4}
     np.testing.assert_allclose(sum_over_rows(x), wide.sum(0), **tolerance)
     np.testing.assert_allclose(row_sums(x), wide.sum(1, keepdims=True), **tolerance)
+    np.testing.assert_allclose(column_sums(x), wide.sum(0, keepdims=True), **tolerance)
     np.testing.assert_allclose(row_dots(x, y), (wide * y).sum(1, keepdims=True), **tolerance)
     assert sum_over_rows(x).dtype == row_sums(x).dtype == row_dots(x, y).dtype == dtype
 

@@ -161,7 +161,8 @@ def test_layer_scale_is_a_diagonal_matrix():
     gamma = nn.LayerScale(3, 0.5)
     gamma.data[...] = [1, 2, 3]
     x = RNG.standard_normal((4, 3)).astype(np.float32)
-    np.testing.assert_allclose(ops.scaled_residual(0 * x, x, gamma).numpy(), x @ np.diag([1, 2, 3]), rtol=1e-6)
+    scaled = ops.linear_residual(0 * x, x, np.eye(3), np.zeros(3), gamma).numpy()
+    np.testing.assert_allclose(scaled, x @ np.diag([1, 2, 3]), rtol=1e-6)
     assert isinstance(gamma, nn.Parameter) and nn.LayerScale(3, 0.5).numpy().tolist() == [0.5] * 3
 
 
