@@ -194,10 +194,14 @@ class Trainer:
             raise TypeError("fit: train_loader must be a minicait.data.Loader, which can find any batch again")
         self.steps_in_all = max(1, self.recipe.epochs * len(train_loader) // self.recipe.accumulate)
         self._workers()  # which are best forked before the threads of the loader begin
-        while self.position.epoch < self.recipe.epochs:
-            epochs.append(self._epoch(train_loader, val_loader, after_batch))
-            if after_epoch is not None:
-                after_epoch(epochs[-1])
+        try:
+            while self.position.epoch < self.recipe.epochs:
+                epochs.append(self._epoch(train_loader, val_loader, after_batch))
+                if after_epoch is not None:
+                    after_epoch(epochs[-1])
+        finally:
+            if self.workers is not None:
+                self.workers.close()
         return epochs
 
     def _epoch(self, train_loader: Loader, val_loader: Loader, after_batch: Callable[[float], None] | None) -> Epoch:

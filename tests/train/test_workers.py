@@ -21,6 +21,11 @@ RNG = np.random.default_rng(0)
 IMAGES, LABELS = RNG.standard_normal((7, 3, 16, 16)).astype(np.float32), RNG.integers(0, 5, 7)
 
 
+@pytest.fixture(autouse=True)
+def nothing_before():
+    gc.collect()  # trainers of other tests that an exception keeps alive, and their processes with them
+
+
 def model():
     return CaiT(**SMALL, drop_path_rate=0.3)
 
