@@ -38,6 +38,9 @@ def main() -> int:
     parser.add_argument("--val-images", type=int, metavar="N", help="(default: all)")
     parser.add_argument("--soft", action="store_true", help="learn the teacher's probabilities, not its decisions")
     parser.add_argument("--alone", action="store_true", help="then train the student without a teacher, to compare")
+    parser.add_argument("--val-fraction", type=float, default=0.1, metavar="F",
+                        help="kept for validation if there is no val/ (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--skip-bad-images", action="store_true", help="leave damaged images out, and count them")
     parser.add_argument("--device", help="cpu, cuda or cuda:1 (default: cuda if it works, else cpu)")
     parser.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="(default: %(default)s)")
@@ -46,14 +49,14 @@ def main() -> int:
     kind = "soft" if args.soft else "hard"
     how = recipe(args.recipe).changed(epochs=args.epochs, batch_size=args.batch_size, seed=args.seed, distillation=kind)
     where = args.data if args.data in NAMED else str(Path(args.data).resolve())
-    data = Source(where, train_images=args.train_images, val_images=args.val_images)
+    data = Source(where, train_images=args.train_images, val_images=args.val_images, val_fraction=args.val_fraction)
     taught = Plan(how, data, args.preset, patch_size=args.patch_size, teacher=absolute(args.teacher))
     plans = {"distilled": taught}
     if args.alone:
         plans["alone"] = replace(taught, teacher=None, recipe=replace(how, distillation=None))
     scores = {}
     for name, plan in plans.items():
-        run = new_run(plan, args.out, f"{data.name}-{name}", device=device)
+        run = new_run(plan, args.out, f"{data.name}-{name}", device=device, skip_bad=args.skip_bad_images)
         scores[name] = run.go().score
         print(next_commands(run))
     print("\n" + "; ".join(f"{name}: {score:.1%} top-1" for name, score in scores.items()))

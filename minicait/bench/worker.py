@@ -1,4 +1,4 @@
-"""One side of a measurement, as a process of its own: python -m minicait.bench.worker minicait|timm JOB."""
+"""One side of a measurement, as a process of its own: python -m minicait.bench.worker SIDE JOB."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -55,7 +56,9 @@ def minicait_step(model: str, batch: int, work: str, threads: int, micro_batch: 
     return lambda: trainer.step(images, labels)
 
 
-def timm_step(model: str, batch: int, work: str, threads: int, micro_batch: None = None) -> Callable[[], Any]:
+def timm_step(
+    model: str, batch: int, work: str, threads: int, micro_batch: None = None, compiled: bool = False
+) -> Callable[[], Any]:
     from ..models import preset
 
     torch: Any = import_module("torch")  # its types, where it is installed, are not ours to check
@@ -65,6 +68,7 @@ def timm_step(model: str, batch: int, work: str, threads: int, micro_batch: None
     p = preset(model)
     net = cait(img_size=p.img_size, patch_size=p.patch_size, num_classes=CLASSES, embed_dim=p.dim, depth=p.depth,
                num_heads=p.heads, init_values=p.layer_scale)  # fmt: skip
+    net = torch.compile(net) if compiled else net
     images, labels = (torch.from_numpy(array) for array in data(p.img_size, batch))
     if work == "predict":
         net.eval()
@@ -97,7 +101,11 @@ def import_timm() -> Any:
     return import_module("timm")
 
 
-SIDES: dict[str, Callable[..., Callable[[], Any]]] = {"minicait": minicait_step, "timm": timm_step}
+SIDES: dict[str, Callable[..., Callable[[], Any]]] = {
+    "minicait": minicait_step,
+    "timm": timm_step,
+    "timm-compiled": partial(timm_step, compiled=True),
+}
 
 if __name__ == "__main__":
     main()

@@ -13,7 +13,7 @@ import numpy as np
 from ..bench import WORK, Job, Measured, measure
 from ..bench.gemm import gemm_rate
 from ..bench.profile import profiled
-from ..bench.worker import minicait_step
+from ..bench.worker import SIDES, minicait_step
 from ..models import preset
 from ..threads import cpu_count
 from ..train.value_and_grad import default_micro_batch
@@ -35,7 +35,8 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--threads", type=int, metavar="N", help="(default: all CPUs this process may use)")
     parser.add_argument("--micro-batch", type=int, metavar="N", help="images in a piece (default: what suits)")
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="steps measured (default: %(default)s)")
-    parser.add_argument("--against", choices=["timm"], help="measure this in turn, and print the ratios")
+    others = "measure this in turn, and print the ratios; timm-compiled is timm's model under torch.compile"
+    parser.add_argument("--against", choices=[name for name in SIDES if name != "minicait"], help=others)
     parser.add_argument("--profile", action="store_true", help="time and memory by operation, on one thread")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_bench)
@@ -82,8 +83,8 @@ def _profile(job: Job, rounds: int, as_json: bool) -> int:
     """Of one micro-batch, on one thread."""
     from ..models import create_model
 
-    job.batch = min(job.batch, default_micro_batch(create_model(job.model, 10)))
-    step = minicait_step(job.model, job.batch, job.work, threads=1)
+    job.batch = default_micro_batch(create_model(job.model, 10), 2 * job.batch)  # half of that at most
+    step = minicait_step(job.model, job.batch, job.work, threads=1, micro_batch=job.batch)
     step()
     with profiled() as costs:
         for _ in range(rounds):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from autograd.cuda import DeviceError
 
 from ..download import DownloadError
+from ..threads import cpu_count
 from ..train import NotFiniteError
 from ..train.signals import Stopped
 
@@ -25,8 +26,9 @@ def guarded(work: Callable[[], int], name: str = "minicait") -> int:
     except (ValueError, NotFiniteError, DownloadError, DeviceError, OSError) as error:
         print(f"{name}: {error}", file=sys.stderr)
     except MemoryError:
-        advice = "use fewer threads (each holds a micro-batch) or a smaller model"
-        print(f"{name}: out of memory; {advice}", file=sys.stderr)
+        half = cpu_count() // 2
+        fewer = f"try --threads {half} (each holds a micro-batch and its gradients), or " if half else "try "
+        print(f"{name}: out of memory; {fewer}a smaller model", file=sys.stderr)
     except KeyboardInterrupt:
         print(f"{name}: stopped", file=sys.stderr)
         return 130

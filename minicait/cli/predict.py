@@ -66,7 +66,7 @@ def _predict(args: argparse.Namespace) -> int:
                 found.append(path)
                 images.append(image)
             elif args.skip_bad_images:
-                bad.append(str(image))
+                bad.append({"file": str(path), "error": str(image)})
                 print(f"left out: {image}", file=sys.stderr)
             else:
                 raise BadImageError(f"{image}; --skip-bad-images leaves such images out")
@@ -80,7 +80,7 @@ def _predict(args: argparse.Namespace) -> int:
                 for guess in guesses:
                     print(f"  {guess['probability']:6.1%}  {guess['class']}")
     if args.json:
-        print(json.dumps(results, indent=1))
+        print(json.dumps(results + bad, indent=1))
     return 0 if results or not bad else 2
 
 

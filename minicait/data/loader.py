@@ -91,7 +91,8 @@ class Loader:
         skip_bad: bool = False,
     ) -> None:
         if batch_size < 1 or len(dataset) < (batch_size if training else 1):
-            raise ValueError(f"a batch of {batch_size} cannot be made from {len(dataset)} images: choose --batch-size")
+            most = f"choose --batch-size {len(dataset)} or less" if len(dataset) else "there must be some"
+            raise ValueError(f"a batch of {batch_size} cannot be made from {len(dataset)} images: {most}")
         self.dataset, self.batch_size, self.training, self.seed = dataset, batch_size, training, seed
         self.transform, self.repeats, self.skip_bad = transform, repeats, skip_bad
         self.threads = cpu_count() if threads is None else threads

@@ -38,9 +38,9 @@ def cost(config: dict[str, Any]) -> Cost:
     )  # k and v of all, the rest of one
     multiply_adds = n * 3 * p * p * d + depth * self_attention + depth_ca * class_attention + d * classes
 
-    # Kept by a block: both x_hat and the norms' outputs, qkv, the maps, what goes into proj, both branches before
-    # LayerScale, and around the GELU its derivative and its output.
-    kept = n * (9 * d + 2 * hidden) + 2 * n + h * n * n + n * d
-    kept_ca = tokens * (4 * d + 1) + h * tokens + 8 * d + 2 * hidden + 1
+    # Kept by a block: both x_hat and the norms' outputs, qkv, the maps, what goes into proj, and around the GELU its
+    # derivative and its output.
+    kept = n * (8 * d + 2 * hidden) + 2 * n + h * n * n
+    kept_ca = tokens * (4 * d + 1) + h * tokens + 6 * d + 2 * hidden + 1
     activation_bytes = 4 * (n * 3 * p * p + depth * kept + depth_ca * kept_ca + 3 * d + 1)
     return Cost(parameters, multiply_adds, activation_bytes)

@@ -28,10 +28,10 @@ class Scores(NamedTuple):
 def predict(model: CaiT, images: Any, threads: int | None = None) -> np.ndarray:
     """Logits (B, classes) in evaluation mode, in pieces on threads.
 
-    Where there is one piece only, the products of matrices inside are spread over the threads instead: the last digits
-    may then depend on their number.
+    For a single image, the products of matrices inside are spread over the threads instead: the last digits may then
+    depend on their number.
     """
-    if model.pos_embed.device == "cpu" and len(images) <= default_micro_batch(model):
+    if model.pos_embed.device == "cpu" and len(images) == 1:
         training = model.training
         with blas_threads(threads or cpu_count()), ag.no_grad():
             logits = model.eval()(images).numpy()
@@ -48,7 +48,7 @@ def logits_in_pieces(model: CaiT, images: Any, threads: int | None) -> np.ndarra
 def _pieces(model: CaiT, images: Any, threads: int | None, work: Callable[[Any], Any]) -> Iterator[Any]:
     """work(piece) for the pieces of a batch in evaluation mode, in order."""
     on_cpu = model.pos_embed.device == "cpu"
-    size = default_micro_batch(model) if on_cpu else max(1, len(images))
+    size = default_micro_batch(model, len(images)) if on_cpu else max(1, len(images))
     workers = min(threads or cpu_count(), max(1, -(-len(images) // size))) if on_cpu else 1
 
     def piece(start: int) -> Any:

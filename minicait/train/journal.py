@@ -28,6 +28,7 @@ class Row:
     images_per_second: float  # in training
     waiting: float  # the part of that time that was spent waiting for images
     seconds: float
+    left_out: int = 0  # damaged images so far
 
     @property
     def score(self) -> float:

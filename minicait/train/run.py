@@ -161,6 +161,7 @@ class Run:
             epoch.number, epoch.steps, epoch.lr, epoch.loss, epoch.scores.loss, epoch.scores.top1, epoch.scores.top5,
             None if ema is None else ema.top1, None if ema is None else ema.top5, self._attention_inside(),
             images / epoch.seconds, self.train_loader.waited / epoch.seconds, now - self.before,
+            len(self._bad_images()),
         )  # fmt: skip
         self.epoch_first, self.train_loader.waited = self.trainer.batches, 0.0
         self.rows.append(row)
@@ -188,12 +189,17 @@ class Run:
 
     def _tell_bad(self) -> None:
         """How many images were left out so far, and why, for the first few."""
-        reasons = {reason: None for loader in (self.train_loader, self.val_loader) for reason in loader.bad.values()}
+        reasons = self._bad_images()
         if len(reasons) > self.told:
-            for reason in [*reasons][self.told : TOLD]:
+            for reason in reasons[self.told : TOLD]:
                 tqdm.write(f"left out: {reason}")
             self.told = len(reasons)
             tqdm.write(f"left out so far: {self.told} images")
+
+    def _bad_images(self) -> list[str]:
+        """What was wrong with each that was left out."""
+        loaders = self.train_loader, self.val_loader
+        return list({reason: None for loader in loaders for reason in loader.bad.values()})
 
     def _attention_inside(self) -> float | None:
         if self.shapes is None:

@@ -22,12 +22,15 @@ from autograd import Tensor, random
 from autograd.backend import Array, constant
 
 from ..models.cait import CaiT
+from ..models.summary import cost
 from ..nn import Module
 from ..threads import blas_threads, cpu_count, in_order, keep_freed_memory
 from .workers import Piece, Workers
 
 Loss = Callable[[Tensor, Any], Tensor]
-PIECE = 100_000  # values of the token grid (tokens * dim) in a micro-batch: 2 images of xxs24 at 224, 16 of tiny at 32
+# A piece has at most so many tokens, fewer where what they keep for backward takes more than so many bytes, but enough
+# of them that the products of matrices run at their full rate: 2 images of xxs24 or s24 at 224, 16 of tiny at 32.
+MOST_TOKENS, MOST_BYTES, LEAST_TOKENS = 1024, 150_000_000, 392
 
 
 class Task(NamedTuple):
@@ -60,7 +63,7 @@ def value_and_grad(
     if len(images) != len(targets) or not len(images):
         raise ValueError(f"value_and_grad: {len(images)} images need as many targets, at least one, got {len(targets)}")
     on_gpu = not isinstance(images, np.ndarray)
-    size = len(images) if on_gpu else micro_batch or default_micro_batch(model)
+    size = len(images) if on_gpu else micro_batch or default_micro_batch(model, len(images))
     if size < 1:
         raise ValueError(f"value_and_grad: micro_batch must be at least 1, got {size}")
     names, parameters = _learned(model)
@@ -128,12 +131,15 @@ def pieces_in_order(work: Callable[[int], Any], starts: range, workers: int) -> 
         yield from map(work, starts) if workers == 1 else in_order(work, starts, workers)
 
 
-def default_micro_batch(model: Module) -> int:
-    """As many images as keep the activations small, by the number of tokens and channels."""
+def default_micro_batch(model: Module, batch: int) -> int:
+    """Images in a piece: what suits the model, and no more than half of the batch, so that two CPUs have work."""
     if not isinstance(model, CaiT):
-        return 8
-    _, tokens, dim = model.pos_embed.shape
-    return max(1, PIECE // (tokens * dim))
+        size = 8
+    else:
+        tokens = model.pos_embed.shape[1]
+        size = min(MOST_TOKENS // tokens, MOST_BYTES // cost(model.config).activation_bytes)
+        size = max(size, -(-LEAST_TOKENS // tokens))
+    return min(size, max(1, -(-batch // 2)))
 
 
 def _refuse_coupled(loss_fn: Loss, outputs: list[Tensor], losses: list[Array], targets: Array) -> None:

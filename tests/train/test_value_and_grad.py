@@ -10,6 +10,7 @@ import pytest
 import autograd as ag
 from autograd import ops, random
 from autograd.random import Stream
+from minicait import create_model
 from minicait.models.cait import CaiT
 from minicait.threads import cpu_count
 from minicait.train import value_and_grad
@@ -138,8 +139,11 @@ def test_memory_does_not_grow_with_the_batch():
 
 
 def test_the_size_of_a_piece_and_the_number_of_threads():
-    assert default_micro_batch(CaiT(num_classes=2, depth=1)) == 2  # dim 192 at 224
-    assert default_micro_batch(CaiT(num_classes=2, depth=1, dim=96, heads=2, img_size=32, patch_size=4)) == 16
+    deep = create_model("cait_xxs24_224")
+    assert default_micro_batch(deep, 64) == 2  # by what it keeps for backward
+    assert default_micro_batch(create_model("cait_xxs24_224", img_size=384), 64) == 1
+    assert default_micro_batch(create_model("cait_tiny_32"), 64) == 16  # by its tokens
+    assert [default_micro_batch(deep, batch) for batch in (1, 2, 3, 4)] == [1, 1, 2, 2]  # two pieces, if there can be
     assert cpu_count() >= 1
 
 
