@@ -11,15 +11,11 @@ import numpy as np
 
 from autograd.backend import Array, array_module
 
+from .flat import Flat, flatten, is_decayed, zeros_like
 from .nn import Module
 from .threads import on_threads
 
 CHUNK = 1 << 17  # values of an array that are worked on at a time, and stay in the cache meanwhile
-
-
-def is_decayed(name: str, shape: tuple[int, ...]) -> bool:
-    """The reference's rule: biases, norms and LayerScale (all 1-d), positions and the class token are not decayed."""
-    return len(shape) > 1 and name.rpartition(".")[2] not in ("pos_embed", "cls_token")
 
 
 class AdamW:
@@ -39,14 +35,13 @@ class AdamW:
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
     ) -> None:
+        self.model = model
         self.parameters = dict(model.named_parameters())
         self.lr, self.weight_decay, self.betas, self.eps = lr, weight_decay, betas, eps
         self.steps = 0
-        self.mean: dict[str, Array] = {}
-        self.square: dict[str, Array] = {}
-        for name, p in self.parameters.items():
-            zeros = array_module(p.data).zeros_like
-            self.mean[name], self.square[name] = zeros(p.data), zeros(p.data)
+        flatten(model)
+        weights = {name: p.data for name, p in self.parameters.items()}
+        self.mean, self.square = zeros_like(weights), zeros_like(weights)
 
     def step(self, gradients: Mapping[str, Array] | None = None, threads: int = 1) -> None:
         """Move the parameters along the given gradients, by default along their `.grad`. Those without stay."""
@@ -54,12 +49,21 @@ class AdamW:
         if given is None:
             given = {name: p.grad.data for name, p in self.parameters.items() if p.grad is not None}
         self.steps += 1
-        chunks: list[tuple[Any, ...]] = []
+        parts = [(*chunk, decay) for *arrays, decay in self._parts(given) for chunk in _chunks(*arrays)]
+        on_threads(lambda part: self._move(*part), parts, threads)
+
+    def _parts(self, gradients: Mapping[str, Array]) -> Iterator[tuple[Any, ...]]:
+        """Weights, gradients, both means and the decay: of all at once if they are one array each, else by name."""
+        decay = self.lr * self.weight_decay
+        weights = flatten(self.model)
+        if weights is not None and (wholes := weights.wholes(gradients, self.mean, self.square)) is not None:
+            yield *(whole[: weights.decayed] for whole in wholes), decay
+            yield *(whole[weights.decayed :] for whole in wholes), 0.0
+            return
         for name, p in self.parameters.items():
-            if (g := given.get(name)) is not None:
-                decay = self.lr * self.weight_decay if is_decayed(name, p.shape) else 0.0
-                chunks += ((*c, decay) for c in _chunks(p.data, g, self.mean[name], self.square[name]))
-        on_threads(lambda chunk: self._move(*chunk), chunks, threads)
+            if (g := gradients.get(name)) is not None:
+                own = decay if is_decayed(name, p.shape) else 0.0
+                yield p.data, g, self.mean[name], self.square[name], own
 
     def _move(self, p: Array, g: Array, m: Array, v: Array, decay: float) -> None:
         """All in place, with one array of scratch that is small enough to stay in the cache."""
@@ -109,9 +113,10 @@ def _chunks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
 
 def global_norm(gradients: Mapping[str, Array]) -> float:
     """The length of all gradients taken as one vector."""
-    square = sum(float(array_module(g).vdot(g, g)) for g in gradients.values())
+    arrays = _arrays(gradients)
+    square = sum(float(array_module(g).vdot(g, g)) for array in arrays for (g,) in _chunks(array))
     if not math.isfinite(square):  # the squares may be too large for float32, and not the gradients
-        square = sum(float((g.astype(np.float64) ** 2).sum()) for g in gradients.values())
+        square = sum(float((g.astype(np.float64) ** 2).sum()) for array in arrays for (g,) in _chunks(array))
     return math.sqrt(square)
 
 
@@ -119,9 +124,14 @@ def clip_gradients(gradients: Mapping[str, Array], max_norm: float) -> float:
     """Shorten all gradients, in place, so that together they are not longer than `max_norm`. Returns their length."""
     norm = global_norm(gradients)
     if norm > max_norm:
-        for g in gradients.values():
+        for g in _arrays(gradients):
             g *= max_norm / (norm + 1e-6)
     return norm
+
+
+def _arrays(gradients: Mapping[str, Array]) -> list[Array]:
+    """One, if they are parts of one."""
+    return [gradients.whole] if isinstance(gradients, Flat) else list(gradients.values())
 
 
 class EMA:
@@ -131,10 +141,12 @@ class EMA:
     """
 
     def __init__(self, model: Module, decay: float = 0.99996) -> None:
-        self.decay = decay
+        self.model, self.decay = model, decay
         self.steps = 0
         self.parameters = dict(model.named_parameters())
-        self.average = {name: p.data.copy() for name, p in self.parameters.items()}
+        self.average = zeros_like({name: p.data for name, p in self.parameters.items()})
+        for name, p in self.parameters.items():
+            self.average[name][...] = p.data
 
     def update(self, threads: int = 1) -> None:
         self.steps += 1

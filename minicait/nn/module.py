@@ -28,6 +28,7 @@ class Module:
     """Subclasses set parameters and parts in `__init__` and write `forward`."""
 
     training: bool = True
+    flat: Any = None  # its weights as one array, once `minicait.flat.flatten` made them so
     _calls: int = 0
 
     def forward(self, *args: Any) -> Tensor:

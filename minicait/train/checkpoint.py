@@ -18,6 +18,7 @@ import numpy as np
 
 from autograd.backend import to_device
 
+from ..flat import zeros_like
 from ..tensorfile import open_tensors, write_tensors
 from .trainer import Position, Trainer
 
@@ -54,7 +55,8 @@ def load_checkpoint(trainer: Trainer, path: Path) -> dict[str, Any]:
     own |= {f"waiting/{name}": trainer.optimiser.mean[name] for name in state["waiting"]}
     if {key: array.shape for key, array in own.items()} != {key: array.shape for key, array in arrays.items()}:
         raise ValueError(f"{path.name} is of another run: its arrays are others")
-    trainer.waiting = {name: to_device(arrays[f"waiting/{name}"], trainer.device) for name in state["waiting"]}
+    waiting = {name: mean for name, mean in trainer.optimiser.mean.items() if name in state["waiting"]}
+    trainer.waiting = zeros_like(waiting) if waiting else {}
     for key, array in _arrays(trainer).items():
         array[...] = to_device(arrays[key], trainer.device)
     trainer.batches, trainer.optimiser.steps, trainer.optimiser.lr = state["batches"], state["steps"], state["lr"]

@@ -146,13 +146,17 @@ class Trainer:
     def _accumulate(self, gradients: dict[str, Array]) -> None:
         """Add a batch's gradients, and move when there are enough."""
         r = self.recipe
-        for name, g in gradients.items():
-            if r.accumulate > 1:
+        if r.accumulate > 1:
+            for g in gradients.values():
                 g *= 1 / r.accumulate
-            if name in self.waiting:
-                self.waiting[name] += g
-            else:
-                self.waiting[name] = g
+        if not self.waiting:
+            self.waiting = gradients
+        else:
+            for name, g in gradients.items():
+                if name in self.waiting:
+                    self.waiting[name] += g
+                else:
+                    self.waiting[name] = g
         if self.batches % r.accumulate == 0:
             if r.clip_norm is not None:
                 clip_gradients(self.waiting, r.clip_norm)

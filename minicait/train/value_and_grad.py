@@ -19,13 +19,14 @@ import numpy as np
 
 import autograd as ag
 from autograd import Tensor, random
-from autograd.backend import Array, constant
+from autograd.backend import Array, array_module, constant
 
+from ..flat import Flat, flatten
 from ..models.cait import CaiT
 from ..models.summary import cost
 from ..nn import Module
 from ..threads import blas_threads, cpu_count, in_order, keep_freed_memory
-from .workers import Piece, Workers
+from .workers import Piece, Workers, shared_memory
 
 Loss = Callable[[Tensor, Any], Tensor]
 # A piece has at most so many tokens, fewer where what they keep for backward takes more than so many bytes, but enough
@@ -74,29 +75,33 @@ def value_and_grad(
         results = workers.run(task, starts)
     else:
         results = pieces_in_order(lambda start: _piece(model, parameters, task, start), starts, count)
-    sums: list[Array | None] = [None] * len(names)
+    shapes = {name: p.shape for name, p in zip(names, parameters, strict=True)}
+    sums = Flat(shapes, lambda size: array_module(images).empty(size, parameters[0].dtype))
+    found: set[str] = set()
     outputs: list[Tensor] = []
     losses = []
     with closing(results):  # also where an error here leaves some of them unasked for
         for loss, gradients, logits in results:
             losses.append(loss)
-            for i, g in enumerate(gradients):
-                if g is not None:
-                    if sums[i] is None:
-                        sums[i] = g if workers is None else g.copy()  # an array of its own, so it can be added to
-                    else:
-                        sums[i] += g
+            for name, g in zip(names, gradients, strict=True):
+                if g is not None and name in found:
+                    sums[name] += g
+                elif g is not None:
+                    sums[name][...] = g
+                    found.add(name)
             if len(outputs) < 2:
                 outputs.append(Tensor(logits))
                 if len(outputs) == 2:
                     _refuse_coupled(loss_fn, outputs, losses, targets)
-    return float(sum(losses)), {name: g for name, g in zip(names, sums, strict=True) if g is not None}
+    complete = len(found) == len(names)
+    return float(sum(losses)), sums if complete else {name: sums[name] for name in names if name in found}
 
 
 def workers_for(model: Module, count: int) -> Workers:
     """Processes that compute the gradients of this model. Its weights move to memory that they share."""
-    _, parameters = _learned(model)
-    return Workers(count, parameters, partial(_piece, model, parameters))
+    names, parameters = _learned(model)
+    flatten(model, lambda size: shared_memory(size, parameters[0].dtype))
+    return Workers(count, parameters, names, partial(_piece, model, parameters))
 
 
 def _learned(model: Module) -> tuple[list[str], list[Tensor]]:

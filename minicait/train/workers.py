@@ -24,6 +24,7 @@ import numpy as np
 
 from autograd import Tensor
 
+from ..flat import Flat
 from ..threads import blas_threads, keep_freed_memory
 
 Piece = tuple[Any, list[Any], Any]  # a loss, gradients (or None), logits
@@ -38,16 +39,18 @@ def processes_work() -> bool:
 class Workers:
     """`count` processes that compute `piece(task, start, place)` for the pieces of a batch.
 
-    parameters  of the model, in the order of the gradients that `piece` returns
+    parameters  of the model, in shared memory, and in the order of the gradients that `piece` returns
     """
 
-    def __init__(self, count: int, parameters: list[Tensor], piece: Callable[[Any, int, Place], Piece]) -> None:
+    def __init__(
+        self, count: int, parameters: list[Tensor], names: list[str], piece: Callable[[Any, int, Place], Piece]
+    ) -> None:
         keep_freed_memory()
-        for p, shared in zip(parameters, _shared_arrays(parameters), strict=True):
-            shared[...] = p.data
-            p.data = shared
         self.count, self.weights = count, [p.data for p in parameters]
-        self.gradients = [_shared_arrays(parameters) for _ in range(count)]
+        shapes = {name: p.shape for name, p in zip(names, parameters, strict=True)}
+        dtype = parameters[0].dtype
+        places = [Flat(shapes, lambda size: shared_memory(size, dtype)) for _ in range(count)]
+        self.gradients = [list(place.values()) for place in places]
         self.pipes: list[Connection] = []
         context = multiprocessing.get_context("fork")
         processes = []
@@ -89,14 +92,9 @@ class Workers:
             raise
 
 
-def _shared_arrays(parameters: list[Tensor]) -> list[np.ndarray]:
-    """Arrays of the parameters' shapes, one after the other in memory that forked processes share."""
-    memory = mmap.mmap(-1, sum(p.data.nbytes for p in parameters))
-    arrays, offset = [], 0
-    for p in parameters:
-        arrays.append(np.frombuffer(memory, p.dtype, p.data.size, offset).reshape(p.shape))
-        offset += p.data.nbytes
-    return arrays
+def shared_memory(size: int, dtype: np.dtype) -> np.ndarray:
+    """An array of so many values that processes share if they are forked later."""
+    return np.frombuffer(mmap.mmap(-1, size * dtype.itemsize), dtype)
 
 
 def _end(pipes: list[Connection], processes: list[Any]) -> None:

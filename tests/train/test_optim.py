@@ -8,8 +8,9 @@ import pytest
 
 from autograd import ops
 from minicait import nn
+from minicait.flat import Flat, flatten, is_decayed, zeros_like
 from minicait.models.cait import CaiT
-from minicait.optim import CHUNK, EMA, AdamW, clip_gradients, global_norm, is_decayed, learning_rate
+from minicait.optim import CHUNK, EMA, AdamW, clip_gradients, global_norm, learning_rate
 
 
 class Line(nn.Module):
@@ -123,3 +124,51 @@ def test_large_and_scattered_arrays_move_as_small_ones_do():
     np.testing.assert_array_equal(moved[0][0], moved[1][0])
     np.testing.assert_array_equal(moved[0][1], moved[1][1])
     np.testing.assert_array_equal(moved[0][0][-4:], few.w.data)
+
+
+def small():
+    return CaiT(img_size=8, patch_size=4, dim=8, heads=2, depth=1, num_classes=3)
+
+
+def test_weights_as_one_array():
+    model = small()
+    before = {name: p.numpy().copy() for name, p in model.named_parameters()}
+    flat = flatten(model)
+    assert flatten(model) is flat and list(flat) == list(before)
+    for name, p in model.named_parameters():
+        assert np.shares_memory(p.data, flat.whole) and p.data is flat[name]
+        np.testing.assert_array_equal(p.data, before[name])
+    flat.whole[: flat.decayed] = 0
+    assert all((p.data == 0).all() == is_decayed(name, p.shape) or name.endswith("bias") or "token" in name
+               for name, p in model.named_parameters())  # fmt: skip
+    assert flat.decayed == sum(p.size for name, p in model.named_parameters() if is_decayed(name, p.shape))
+    model.norm.weight.data = model.norm.weight.data * 2
+    again = flatten(model)
+    assert again is not flat and (again["norm.weight"] == 2).all()
+    model.norm.weight.data = model.norm.weight.data.astype(np.float64)
+    assert flatten(model) is None
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_one_sweep_does_what_calls_by_name_do(threads):
+    """The same bits, for the optimiser, the norm, clipping and the average."""
+    rng = np.random.default_rng(1)
+    models = [small(), small()]
+    optimisers = [AdamW(model, 0.1, weight_decay=0.5) for model in models]
+    averages = [EMA(model, 0.9) for model in models]
+    for _ in range(3):
+        flat = zeros_like(models[0].state_dict())
+        flat.whole[...] = rng.standard_normal(flat.whole.size)
+        plain = {name: g.copy() for name, g in flat.items()}
+        assert global_norm(flat) == pytest.approx(global_norm(plain), rel=1e-6)
+        for g, optimiser, average in zip((flat, plain), optimisers, averages, strict=True):
+            optimiser.step(g, threads)
+            average.update(threads)
+    for name in plain:
+        a, b = ((m.state_dict()[name], o.mean[name], o.square[name], e.average[name])
+                for m, o, e in zip(models, optimisers, averages, strict=True))  # fmt: skip
+        np.testing.assert_array_equal(a[0], b[0], err_msg=name)
+        for x, y in zip(a, b, strict=True):
+            np.testing.assert_array_equal(x, y)
+    assert clip_gradients(flat, 1.0) > 1 and global_norm(flat) == pytest.approx(1, rel=1e-4)
+    assert isinstance(flat, Flat)
