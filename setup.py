@@ -20,7 +20,7 @@ setup(
     packages=find_packages(include=["minicait", "minicait.*", "autograd", "autograd.*"]),
     package_data={"minicait": ["py.typed", "data/imagenet_classes.txt"], "autograd": ["py.typed"]},
     entry_points={"console_scripts": ["minicait = minicait.cli:main"]},
-    install_requires=["numpy>=2.0", "pillow>=10", "safetensors>=0.4", "threadpoolctl>=3", "tqdm>=4.60"],
+    install_requires=["numpy>=2.0", "pillow>=10.1", "safetensors>=0.4", "threadpoolctl>=3", "tqdm>=4.60"],
     extras_require={
         "cuda12": ["cupy-cuda12x[ctk]>=14"],
         "cuda13": ["cupy-cuda13x[ctk]>=14"],

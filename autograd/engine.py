@@ -70,9 +70,10 @@ class _Sums:
 
     def __init__(self, root: Target, gradient: Array, places: dict[int, Array]) -> None:
         self.places = places
-        self.arrays: dict[int, Array] = {id(root): gradient}
-        self.leaves: list[Tensor] = [root] if isinstance(root, Tensor) else []
+        self.arrays: dict[int, Array] = {}
+        self.leaves: list[Tensor] = []
         self.owned: set[int] = set()
+        self.add(root, gradient, shared=True)
 
     def add(self, target: Target, gradient: Array, shared: bool) -> None:
         key = id(target)
@@ -100,6 +101,8 @@ def _places(inputs: list[Tensor], out: Sequence[Array] | None) -> dict[int, Arra
     """The arrays that were given for the gradients, by their inputs."""
     if out is None:
         return {}
+    if len({id(x) for x in inputs}) < len(inputs):
+        raise ValueError("grad: with out, each input can be given once only")
     for i, (x, place) in enumerate(zip(inputs, out, strict=True)):
         if x.node is not None:
             raise ValueError(f"grad: out is for leaves, and input {i} is the result of an operation")

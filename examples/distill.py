@@ -15,7 +15,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from autograd import cuda_available
+from minicait.cli import options
 from minicait.cli.guard import guarded
 from minicait.data import Source
 from minicait.data.source import NAMED
@@ -40,12 +40,11 @@ def main() -> int:
     parser.add_argument("--alone", action="store_true", help="then train the student without a teacher, to compare")
     parser.add_argument("--val-fraction", type=float, default=0.1, metavar="F",
                         help="kept for validation if there is no val/ (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--skip-bad-images", action="store_true", help="leave damaged images out, and count them")
-    parser.add_argument("--device", help="cpu, cuda or cuda:1 (default: cuda if it works, else cpu)")
+    options.add_machine(parser)
     parser.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="(default: %(default)s)")
     args = parser.parse_args()
-    device = args.device or ("cuda" if cuda_available() else "cpu")
+    machine = {"device": options.device(args), "threads": args.threads, "skip_bad": args.skip_bad_images}
     kind = "soft" if args.soft else "hard"
     how = recipe(args.recipe).changed(epochs=args.epochs, batch_size=args.batch_size, seed=args.seed, distillation=kind)
     where = args.data if args.data in NAMED else str(Path(args.data).resolve())
@@ -56,8 +55,9 @@ def main() -> int:
         plans["alone"] = replace(taught, teacher=None, recipe=replace(how, distillation=None))
     scores = {}
     for name, plan in plans.items():
-        run = new_run(plan, args.out, f"{data.name}-{name}", device=device, skip_bad=args.skip_bad_images)
-        scores[name] = run.go().score
+        run = new_run(plan, args.out, f"{data.name}-{name}", **machine)
+        run.go()
+        scores[name] = run.best
         print(next_commands(run))
     print("\n" + "; ".join(f"{name}: {score:.1%} top-1" for name, score in scores.items()))
     return 0

@@ -14,7 +14,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from autograd import cuda_available
+from minicait.cli import options
 from minicait.cli.guard import guarded
 from minicait.data import Source
 from minicait.train import recipe
@@ -35,18 +35,17 @@ def main() -> int:
     parser.add_argument("--lr", type=float, help="(default: the recipe's)")
     parser.add_argument("--val-fraction", type=float, default=0.1, metavar="F",
                         help="kept for validation if there is no val/ (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--skip-bad-images", action="store_true", help="leave damaged images out, and count them")
-    parser.add_argument("--device", help="cpu, cuda or cuda:1 (default: cuda if it works, else cpu)")
+    options.add_machine(parser)
     parser.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="(default: %(default)s)")
     args = parser.parse_args()
-    device = args.device or ("cuda" if cuda_available() else "cpu")
+    machine = {"device": options.device(args), "threads": args.threads, "skip_bad": args.skip_bad_images}
     how = recipe(args.recipe).changed(epochs=args.epochs, batch_size=args.batch_size, lr=args.lr, seed=args.seed)
     data = Source(str(args.folder.resolve()), val_fraction=args.val_fraction)
     plan = Plan(how, data, weights=absolute(args.weights), img_size=args.img_size)
-    run = new_run(plan, args.out, f"{data.name}-finetuned", device=device, skip_bad=args.skip_bad_images)
-    last = run.go()
-    print(f"\nThe model is right for {last.score:.1%} of the images kept for validation.")
+    run = new_run(plan, args.out, f"{data.name}-finetuned", **machine)
+    run.go()
+    print(f"\nThe model, with its best weights, is right for {run.best:.1%} of the images kept for validation.")
     print(next_commands(run))
     return 0
 

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import numpy as np
 
-from autograd import cuda_available
 from autograd.backend import to_device
 from minicait import create_model
+from minicait.cli import options
 from minicait.cli.guard import guarded
 from minicait.data import Source
-from minicait.download import DownloadError
+from minicait.download import UnreachableError
 from minicait.train import Trainer, recipe
 from minicait.train.announce import device_line, next_commands
 from minicait.train.plan import Plan
@@ -69,27 +69,28 @@ def images_per_second(model: str) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", choices=["imagenette", "shapes"], help="(default: imagenette if it can be had)")
-    parser.add_argument("--device", help="cpu, cuda or cuda:1 (default: cuda if it works, else cpu)")
+    options.add_machine(parser)
     parser.add_argument("--epochs", type=int, help="(default: what suits the machine)")
     parser.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="(default: %(default)s)")
     args = parser.parse_args()
-    device = args.device or ("cuda" if cuda_available() else "cpu")
-    print(f"device: {device_line(device)}", flush=True)
+    device = options.device(args)
+    print(f"device: {device_line(device, args.threads)}", flush=True)
+    machine = {"device": device, "threads": args.threads, "skip_bad": args.skip_bad_images}
     to_device(np.zeros(1), device)  # says so if there is no such device, before anything is downloaded
     shapes = args.data == "shapes"
     plan = plan_shapes(args.epochs, args.seed) if shapes else plan_photographs(device, args.epochs, args.seed)
     try:
-        run = new_run(plan, args.out, plan.data.name, device=device)
-    except DownloadError as error:
+        run = new_run(plan, args.out, plan.data.name, **machine)
+    except UnreachableError as error:
         if args.data == "imagenette":
             raise
         print(f"\nNO IMAGENETTE: {error}. TRAINING ON SHAPES INSTEAD.\n", flush=True)
-        run = new_run(plan_shapes(args.epochs, args.seed), args.out, "shapes", device=device)
-    last = run.go()
+        run = new_run(plan_shapes(args.epochs, args.seed), args.out, "shapes", **machine)
+    run.go()
     print(f"\nCaiT, with its best weights, is right for {run.best:.1%} of the images it did not learn from.")
-    if last.attention_inside is not None:
-        before, after = run.attention_at_start or 0, last.attention_inside
+    if run.attention_at_start is not None and run.attention_at_end is not None:
+        before, after = run.attention_at_start, run.attention_at_end
         print(f"Of its class attention, {after:.1%} is on the object; before training it was {before:.1%}.")
     print(f"Where it looks: {run.path / 'attention.png'}; how it learned: {run.path / 'curves.svg'}")
     print(next_commands(run))

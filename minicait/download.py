@@ -9,17 +9,29 @@ import re
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 CHUNK = 1 << 20
 TIMEOUT = 30  # seconds without a byte
+TRIES = 3  # as long as each brings more of the file
 
 
 class DownloadError(RuntimeError):
     """A file could not be had. What arrived of it is kept where it is of use to the next try."""
+
+
+class UnreachableError(DownloadError):
+    """Not a byte arrived: there is no network, or no such server or file."""
 
 
 def cache_directory() -> Path:
@@ -39,22 +51,65 @@ def download(url: str, path: Path, sha256: str | None = None, size: int | None =
     caller does not know the hash, the one that model hubs announce in a header (X-Linked-Etag) is used.
     """
     part = path.with_name(f"{path.name}.part")
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        expected = _fetch(url, part)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        wanted = not path.is_file()  # else something is there that the caller does not want
+        with _alone(path.parent):
+            if wanted and path.is_file():  # another process was at it meanwhile
+                return path
+            for tries in range(TRIES):
+                before = _length(part)
+                try:
+                    return _complete(url, part, path, sha256, size)
+                except _EndedEarlyError:
+                    if tries + 1 == TRIES or _length(part) <= before:
+                        raise
     except (urllib.error.URLError, OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
-        kept = f"; {part.stat().st_size:,} bytes are kept for the next try" if part.exists() else ""
-        raise DownloadError(f"could not download {url}: {reason}{kept}") from error
-    size, sha256, arrived = size or expected.size, sha256 or expected.sha256, part.stat().st_size
+        kind = UnreachableError if isinstance(error, urllib.error.URLError) and not _length(part) else DownloadError
+        kept = f"; {_length(part):,} bytes are kept for the next try" if _length(part) else ""
+        raise kind(f"could not download {url}: {reason}{kept}") from error
+    raise AssertionError("the last try returns or raises")
+
+
+class _EndedEarlyError(DownloadError):
+    pass
+
+
+def _complete(url: str, part: Path, path: Path, sha256: str | None, size: int | None) -> Path:
+    """Fetch what is missing of `part`, check it, and give it its name."""
+    if size is None or sha256 is None or _length(part) != size:  # else it was only not checked yet
+        expected = _fetch(url, part)
+        size, sha256 = size or expected.size, sha256 or expected.sha256
+    arrived = _length(part)
     if size is not None and arrived < size:
-        raise DownloadError(f"{url} ended early, after {arrived:,} of {size:,} bytes; run the command again to go on")
+        raise _EndedEarlyError(
+            f"{url} ended early, after {arrived:,} of {size:,} bytes; run the command again to go on"
+        )
     if (size is not None and arrived > size) or (sha256 is not None and _hash(part) != sha256):
         _discard(part)
         raise DownloadError(f"{url} arrived damaged: its size or SHA-256 is wrong; it was deleted, try again")
     part.replace(path)
     _discard(part)
     return path
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time fetches to a folder; the others wait for it, where the system has such locks."""
+    if fcntl is None:
+        yield
+        return
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _length(part: Path) -> int:
+    return part.stat().st_size if part.exists() else 0
 
 
 class _Expected(urllib.request.HTTPRedirectHandler):

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from itertools import accumulate
 
+from autograd import Tensor
 from autograd.backend import Array, array_module
 
 from .nn import Module
@@ -38,9 +39,13 @@ class Flat(dict[str, Array]):
         }
         super().__init__((name, parts[name]) for name in shapes)
 
+    def __setitem__(self, name: str, array: Array) -> None:
+        if array is not self.get(name):  # as it is after flat[name] += ...
+            raise TypeError(f"{name} is part of one array; write into it, flat[name][...] = ...")
+
     def wholes(self, *others: Mapping[str, Array]) -> list[Array] | None:
         """Its own whole and those of others, if they are arranged alike."""
-        alike = [o.whole for o in others if isinstance(o, Flat) and o.keys() == self.keys()]
+        alike = [o.whole for o in others if isinstance(o, Flat) and list(o) == list(self)]
         return [self.whole, *alike] if len(alike) == len(others) else None
 
 
@@ -53,12 +58,12 @@ def zeros_like(weights: Mapping[str, Array]) -> dict[str, Array]:
     return Flat({name: w.shape for name, w in weights.items()}, lambda size: zeros(size, first.dtype))
 
 
-def flatten(model: Module, make: Make | None = None) -> Flat | None:
+def flatten(model: Module, make: Make | None = None, parameters: Mapping[str, Tensor] | None = None) -> Flat | None:
     """The weights of a model as one array, which they become unless they are; None if they have several dtypes.
 
-    With `make`, they move to the memory that it gives.
+    With `make`, they move to the memory that it gives. Who has the model's parameters by name can give them, too.
     """
-    parameters = dict(model.named_parameters())
+    parameters = parameters or dict(model.named_parameters())
     flat = model.flat
     if make is None and flat is not None and all(p.data is flat.get(name) for name, p in parameters.items()):
         return flat

@@ -18,11 +18,13 @@ def peak_megabytes() -> float | None:
         if resource is None:
             return None
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
-    # there, getrusage starts from what the process had before it became this program
-    megabytes = _kilobytes("/proc/self/status", "VmHWM") / 2**10
-    for process in multiprocessing.active_children():  # they keep freed memory, so what they have is all they had
-        rollup = f"/proc/{process.pid}/smaps_rollup"
-        megabytes += sum(_kilobytes(rollup, name) for name in ("Private_Clean", "Private_Dirty")) / 2**10
+    try:  # there, getrusage starts from what the process had before it became this program
+        megabytes = _kilobytes("/proc/self/status", "VmHWM") / 2**10
+        for process in multiprocessing.active_children():  # they keep freed memory, so what they have is all they had
+            rollup = f"/proc/{process.pid}/smaps_rollup"
+            megabytes += sum(_kilobytes(rollup, name) for name in ("Private_Clean", "Private_Dirty")) / 2**10
+    except (OSError, StopIteration):  # a sandbox that does not show it, or a process that has just ended
+        return None
     return megabytes
 
 

@@ -13,7 +13,7 @@ from autograd.backend import Array, array_module
 
 from .flat import Flat, flatten, is_decayed, zeros_like
 from .nn import Module
-from .threads import on_threads
+from .threads import blas_threads, on_threads
 
 CHUNK = 1 << 17  # values of an array that are worked on at a time, and stay in the cache meanwhile
 
@@ -55,7 +55,7 @@ class AdamW:
     def _parts(self, gradients: Mapping[str, Array]) -> Iterator[tuple[Any, ...]]:
         """Weights, gradients, both means and the decay: of all at once if they are one array each, else by name."""
         decay = self.lr * self.weight_decay
-        weights = flatten(self.model)
+        weights = flatten(self.model, parameters=self.parameters)
         if weights is not None and (wholes := weights.wholes(gradients, self.mean, self.square)) is not None:
             yield *(whole[: weights.decayed] for whole in wholes), decay
             yield *(whole[weights.decayed :] for whole in wholes), 0.0
@@ -114,7 +114,8 @@ def _chunks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
 def global_norm(gradients: Mapping[str, Array]) -> float:
     """The length of all gradients taken as one vector."""
     arrays = _arrays(gradients)
-    square = sum(float(array_module(g).vdot(g, g)) for array in arrays for (g,) in _chunks(array))
+    with blas_threads(1):  # or its last digits, and so a clipped step, would depend on the number of CPUs
+        square = sum(float(array_module(g).vdot(g, g)) for array in arrays for (g,) in _chunks(array))
     if not math.isfinite(square):  # the squares may be too large for float32, and not the gradients
         square = sum(float((g.astype(np.float64) ** 2).sum()) for array in arrays for (g,) in _chunks(array))
     return math.sqrt(square)
@@ -158,9 +159,12 @@ class EMA:
             step *= 1 - decay
             average += step
 
-        on_threads(
-            move, [c for name, p in self.parameters.items() for c in _chunks(self.average[name], p.data)], threads
-        )
+        weights = flatten(self.model, parameters=self.parameters)
+        wholes = None if weights is None else weights.wholes(self.average)
+        pairs: list[Any] = [(self.average[name], p.data) for name, p in self.parameters.items()]
+        if wholes is not None:
+            pairs = [wholes[::-1]]
+        on_threads(move, [chunk for pair in pairs for chunk in _chunks(*pair)], threads)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

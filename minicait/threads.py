@@ -68,8 +68,8 @@ def keep_freed_memory() -> None:
     """
     with suppress(OSError, AttributeError):  # not glibc
         mallopt = ctypes.CDLL("libc.so.6").mallopt
-        mallopt(M_MMAP_THRESHOLD, 1 << 30)
-        mallopt(M_TRIM_THRESHOLD, 1 << 30)
+        if mallopt(M_MMAP_THRESHOLD, 1 << 30) or mallopt(M_MMAP_THRESHOLD, 1 << 25):  # older ones allow no more
+            mallopt(M_TRIM_THRESHOLD, 1 << 30)
 
 
 def blas_threads(count: int) -> AbstractContextManager[Any]:

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .data.imagenet import imagenet_classes
 from .models import PRESETS, PUBLISHED
 from .models.cait import CaiT
@@ -42,6 +44,21 @@ def open_trained(weights: str | Path) -> tuple[WeightFile, Info]:
         raise ValueError(f"there are no weights {weights}: give a file, or one of {', '.join(sorted(PUBLISHED))}")
     file = open_weights(path)
     return file, file.info or _info(file)
+
+
+def outputs_for(classes: Sequence[str], info: Info, outputs: int) -> np.ndarray:
+    """For each class of the data, the model's output that stands for it: by name where the model has names."""
+    known = info.class_names
+    if known is not None and list(classes) == list(known):  # also where two classes have one name
+        return np.arange(outputs)
+    if known is None:
+        if len(classes) != outputs:
+            raise ValueError(f"the model has {outputs} unnamed classes, the data has {len(classes)}")
+        return np.arange(outputs)
+    unknown = [name for name in classes if name not in known]
+    if unknown:
+        raise ValueError(f"the model does not know {len(unknown)} of the data's classes: {', '.join(unknown[:5])}")
+    return np.array([known.index(name) for name in classes])
 
 
 def _info(file: WeightFile) -> Info:

@@ -13,11 +13,13 @@ import pytest
 from PIL import Image
 
 import minicait
-from minicait.cli import main
+from minicait.cli import main, parser
 from minicait.cli.guard import guarded
+from minicait.cli.train import _plan
 from minicait.data import Source
 from minicait.data.imagenette import ARCHIVES, CLASSES
-from minicait.data.picture import MEAN, STD
+from minicait.data.picture import MEAN, STD, Picture
+from minicait.data.transforms import evaluation
 from minicait.models.cait import CaiT
 from minicait.train import RECIPES, Trainer
 from minicait.train.announce import next_commands
@@ -198,7 +200,7 @@ def test_bad_input_is_one_sentence_and_makes_no_folder(options, sentence, photos
 
 def test_a_teacher_of_other_classes(trained, tmp_path, capsys):
     assert main(["train", *SMALL, "--teacher", weights(trained), "--out", str(tmp_path / "runs")]) == 2
-    assert "knows other classes (blue, red, ...) than the data has" in capsys.readouterr().err
+    assert "cannot teach this: the model does not know 10 of the data's classes: circle" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -324,3 +326,57 @@ def test_a_run_on_photographs_goes_on_to_the_bit_from_the_middle_of_an_epoch(pho
     assert main([*arguments, "--out", str(tmp_path / "b")]) == 128 + signal.SIGTERM
     assert main(["train", "--resume", str(tmp_path / "b/photos-tiny-1"), "--device", "cpu", "--threads", "1"]) == 0
     assert_same_run(tmp_path / "a/photos-tiny-1", tmp_path / "b/photos-tiny-1")
+
+
+def test_a_folder_without_parts_is_evaluated_whole(trained, photos, capsys):
+    options = ["eval", "--device", "cpu", "--weights", weights(trained), "--json", "--data"]
+    assert main([*options, str(photos)]) == 0
+    assert json.loads(capsys.readouterr().out)["images"] == 40
+
+
+@pytest.mark.parametrize(
+    ("preset", "name"),
+    [("tiny", "small"), ("cait_tiny_64", "small"), ("cait_small_64", "small"), ("cait_tiny_32", "tiny-images"),
+     ("cait_xxs24_224", "imagenette")],
+)  # fmt: skip
+def test_the_recipe_suits_the_model_however_it_is_called(preset, name, photos):
+    args = parser().parse_args(["train", "--data", str(photos), "--preset", preset])
+    assert _plan(args, 0).recipe == RECIPES[name]
+
+
+def test_anything_in_a_recipe_can_be_set(photos, capsys):
+    settings = ["--set", "mixup=0.2", "--set", "crop=padded", "--set", "clip_norm=None", "--set", "colour_jitter=0.3"]
+    how = _plan(parser().parse_args(["train", "--data", str(photos), *settings]), 0).recipe
+    assert (how.mixup, how.clip_norm) == (0.2, None)
+    assert (how.augmentation.crop, how.augmentation.colour_jitter) == ("padded", 0.3)
+    for wrong, sentence in {
+        "mixip=1": "did you mean mixup?",
+        "mixup": "expected NAME=VALUE",
+        "flip=2": "flip must be in [0, 1]",
+        "mixup=much": "mixup must be at least 0",
+    }.items():
+        assert main(["train", *SMALL, "--data", str(photos), "--set", wrong]) == 2
+        error = capsys.readouterr().err
+        assert sentence in error and error.count("\n") == 1
+
+
+def test_images_are_not_kept_smaller_than_the_model_takes_them(photos, tmp_path, capsys):
+    assert main(["train", *SMALL, "--data", str(photos), "--keep-side", "8", "--out", str(tmp_path)]) == 2
+    assert "--keep-side 8 is smaller than the 16 pixels that the model takes" in capsys.readouterr().err
+
+
+def test_validation_sees_the_reference_s_pixels_also_where_images_are_kept(photos):
+    kept, plain = (Source(str(photos), keep_side=side).open(16) for side in (20, None))
+    prepare = evaluation(16)
+    for i in range(len(plain.val)):
+        ours = prepare(Picture(kept.val[i][0]), None)
+        np.testing.assert_array_equal(ours, prepare(plain.val[i][0], None))
+
+
+def test_a_published_teacher_knows_the_classes_among_others(photos, tmp_path):
+    student = CaiT(num_classes=2, img_size=16, patch_size=8, dim=16, heads=2, depth=1)
+    teacher = CaiT(num_classes=3, img_size=16, patch_size=8, dim=16, heads=2, depth=1)
+    minicait.save_weights(teacher, tmp_path / "t.safetensors", ["red", "green", "blue"])
+    images = np.random.default_rng(0).standard_normal((2, 3, 16, 16)).astype(np.float32)
+    logits = Teacher(str(tmp_path / "t.safetensors"), student, ["blue", "red"])(images)
+    np.testing.assert_allclose(logits, teacher.eval()(images).numpy()[:, [2, 0]], atol=1e-6)

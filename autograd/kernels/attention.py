@@ -10,7 +10,7 @@ from typing import Any
 
 from ..backend import Array, array_module
 from .softmax import softmax_of_rows, softmax_of_rows_grad
-from .total import column_sums, total
+from .total import column_sums, total, widened
 
 PART = 80_000  # values of a map that BLAS mixes at a time; beyond it, products with so few rows get slow
 
@@ -74,8 +74,10 @@ def talking_heads(
 
     Three things need no pass over the maps. The scale of the scores is part of the matrix that mixes them. bias_l is
     the same for all keys, and the softmax takes it away again. bias_w adds a multiple of the sum of all values to the
-    result.
+    result. Inside, float16 is float32: scores that are not scaled yet would overflow.
     """
+    dtype = qkv.dtype
+    qkv, weight_l, weight_w, bias_w = map(widened, (qkv, weight_l, weight_w, bias_w))
     xp = array_module(qkv)
     q, k, v = _q_k_v(qkv, weight_l.shape[0])
     y = xp.empty((*qkv.shape[:2], qkv.shape[2] // 3), qkv.dtype)
@@ -86,13 +88,15 @@ def talking_heads(
     mixed = mix_heads(maps, weight_w, out=scores)
     xp.matmul(mixed, v, out=y_heads)
     y_heads += bias_w[:, None, None] * column_sums(v)
-    return y, maps, mixed
+    return tuple(x.astype(dtype, copy=False) for x in (y, maps, mixed))
 
 
 def talking_heads_grad(
     g: Array, qkv: Array, maps: Array, weight_l: Array, weight_w: Array, bias_w: Array
 ) -> tuple[Array, ...]:
     """Gradients for qkv, weight_l, bias_l, weight_w and bias_w. That of bias_l is zero, see above."""
+    dtype = g.dtype
+    g, qkv, maps, weight_l, weight_w, bias_w = map(widened, (g, qkv, maps, weight_l, weight_w, bias_w))
     xp = array_module(g)
     heads = weight_l.shape[0]
     q, k, v = _q_k_v(qkv, heads)
@@ -113,7 +117,9 @@ def talking_heads_grad(
     dscores = mix_heads(dmaps, weight_l.T * scale, out=scores)
     xp.matmul(dscores, k, out=dq)
     xp.matmul(dscores.swapaxes(-1, -2), q, out=dk)
-    return dqkv, dweight_l, xp.zeros_like(bias_w), dweight_w, (sum_g * sum_v).sum(axis=(0, 2, 3))
+    dbias_w = (sum_g * sum_v).sum(axis=(0, 2, 3))
+    gradients = dqkv, dweight_l, xp.zeros_like(bias_w), dweight_w, dbias_w
+    return tuple(gradient.astype(dtype, copy=False) for gradient in gradients)
 
 
 def _q_k_v(qkv: Array, heads: int) -> Any:

@@ -37,10 +37,11 @@ class LinearResidual(Function):
         if bias.shape != x.shape[-1:] or scale.shape != x.shape[-1:]:
             raise OperandError(f"bias and scale must have shape {x.shape[-1:]}, got {bias.shape} and {scale.shape}")
         ctx.save(h, weight, bias, scale, factor, rows)
+        h, weight, bias, scale = map(kernels.widened, (h, weight, bias, scale))  # float16 has no room for a small scale
         own = scale * scale.dtype.type(factor)
         y = kernels.as_rows(h) @ (weight * own[:, None]).T
         y += bias * own
-        y = y.reshape(count, *x.shape[1:])
+        y = y.reshape(count, *x.shape[1:]).astype(x.dtype, copy=False)
         if rows is None:
             y += x
             return y
@@ -50,10 +51,11 @@ class LinearResidual(Function):
 
     @staticmethod
     def backward(ctx: Context, g: Array) -> Any:
-        h, weight, bias, scale, factor, rows = ctx.saved
+        *arrays, factor, rows = ctx.saved
+        h, weight, bias, scale = map(kernels.widened, arrays)
         _, h_needed, weight_needed, bias_needed, scale_needed, *_ = ctx.needs
         own = scale * scale.dtype.type(factor)
-        g_rows = kernels.as_rows(g if rows is None else g[rows])
+        g_rows = kernels.widened(kernels.as_rows(g if rows is None else g[rows]))
         dh = dweight = dbias = dscale = None
         if h_needed:
             dh = (g_rows @ (weight * own[:, None])).reshape(h.shape)
@@ -69,7 +71,7 @@ class LinearResidual(Function):
             dweight *= own[:, None]
         if bias_needed:
             dbias *= own
-        return g, dh, dweight, dbias, dscale
+        return g, *(d if d is None else d.astype(g.dtype, copy=False) for d in (dh, dweight, dbias, dscale))
 
     @staticmethod
     def reference(

@@ -45,9 +45,11 @@ class Job:
 
     def gigaflop(self) -> float:
         """Of the products of matrices in one step; a multiply-add counts as two."""
-        times = 1 + GRADIENTS if self.work == "train" else 1
-        multiply_adds = cost(preset(self.model).config()).multiply_adds
-        return 2 * times * multiply_adds * self.batch / 1e9
+        p = preset(self.model)
+        multiply_adds = cost(p.config()).multiply_adds
+        if self.work == "train":
+            multiply_adds += GRADIENTS * multiply_adds - 3 * p.img_size**2 * p.dim  # images need no gradient
+        return 2 * multiply_adds * self.batch / 1e9
 
 
 class Side:

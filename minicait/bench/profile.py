@@ -12,6 +12,8 @@ from typing import Any
 from autograd.backend import is_array
 from autograd.function import Function
 
+from ..nn import Module
+
 
 @dataclass
 class Cost:
@@ -22,9 +24,13 @@ class Cost:
 
 
 @contextmanager
-def profiled() -> Iterator[dict[str, Cost]]:
-    """Inside this block, every operation is timed. On one thread, or the waiting of threads would be counted in."""
+def profiled(model: Module) -> Iterator[dict[str, Cost]]:
+    """Inside this block, every operation is timed. On one thread, or the waiting of threads would be counted in.
+
+    What operations save of the model's weights is not counted as kept: it is there anyway.
+    """
     costs: dict[str, Cost] = defaultdict(Cost)
+    weights = {id(p.data) for p in model.parameters()}
     seen: set[int] = set()
     before = [(cls, name, cls.__dict__[name]) for cls in _operations(Function) for name in ("forward", "backward")
               if name in cls.__dict__]  # fmt: skip
@@ -38,7 +44,7 @@ def profiled() -> Iterator[dict[str, Cost]]:
                 cost.calls += 1
                 cost.forward += taken
                 for value in getattr(ctx, "saved", ()):
-                    if is_array(value) and id(value) not in seen:
+                    if is_array(value) and id(value) not in seen and id(value) not in weights:
                         seen.add(id(value))
                         cost.kept += value.nbytes
             else:

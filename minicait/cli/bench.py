@@ -6,6 +6,7 @@ import argparse
 import json
 import platform
 import statistics
+import time
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,8 @@ import numpy as np
 from ..bench import WORK, Job, Measured, measure
 from ..bench.gemm import gemm_rate
 from ..bench.profile import profiled
-from ..bench.worker import SIDES, minicait_step
-from ..models import preset
+from ..bench.worker import SIDES, own_step
+from ..models import create_model, preset
 from ..threads import cpu_count
 from ..train.value_and_grad import default_micro_batch
 
@@ -48,6 +49,8 @@ def _bench(args: argparse.Namespace) -> int:
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
     job = Job(args.model, args.batch, args.work, args.threads or cpu_count(), args.micro_batch)
+    if args.profile and args.against:
+        raise ValueError("choose one of --profile and --against")
     if args.profile:
         return _profile(job, args.rounds, args.json)
     sides = measure(job, ["minicait", *([args.against] if args.against else [])], args.rounds)
@@ -80,25 +83,27 @@ def _ratios(sides: list[Measured]) -> dict[str, float]:
 
 
 def _profile(job: Job, rounds: int, as_json: bool) -> int:
-    """Of one micro-batch, on one thread."""
-    from ..models import create_model
-
-    job.batch = default_micro_batch(create_model(job.model, 10), 2 * job.batch)  # half of that at most
-    step = minicait_step(job.model, job.batch, job.work, threads=1, micro_batch=job.batch)
+    """Of one piece of the batch, on one thread."""
+    net = create_model(job.model, 10, drop_path_rate=0.0)
+    size = job.micro_batch or default_micro_batch(net, 2 * job.batch)  # which is no more than half of that
+    step = own_step(net, size, job.work, threads=1, micro_batch=size)
     step()
-    with profiled() as costs:
+    before = time.perf_counter()
+    with profiled(net) as costs:
         for _ in range(rounds):
             step()
+    whole = (time.perf_counter() - before) / rounds
     rows = sorted(costs.items(), key=lambda item: -(item[1].forward + item[1].backward))
     if as_json:
-        print(json.dumps({name: vars(cost) for name, cost in rows}))
+        print(json.dumps({"seconds": whole, "rounds": rounds, "operations": {name: vars(cost) for name, cost in rows}}))
         return 0
-    total = sum(c.forward + c.backward for c in costs.values()) / rounds
-    print(f"{job.model}, {job.batch} images on one thread: {total * 1e3:.0f} ms in operations, NumPy {np.__version__}")
+    inside = sum(c.forward + c.backward for c in costs.values()) / rounds
+    print(f"{job.model}, {size} images on one thread, NumPy {np.__version__}: {whole * 1e3:.0f} ms")
     print(f"{'operation':24s} {'calls':>6s} {'forward':>10s} {'backward':>10s} {'share':>7s} {'kept':>9s}")
     for name, c in rows:
         forward, backward = (1e3 * seconds / rounds for seconds in (c.forward, c.backward))
-        share = (forward + backward) / 1e3 / total
+        share = (forward + backward) / 1e3 / whole
         times = f"{forward:7.1f} ms {backward:7.1f} ms {share:7.1%}"
         print(f"{name:24s} {c.calls // rounds:6d} {times} {c.kept / rounds / 1e6:6.1f} MB")
+    print(f"{'engine, optimiser':24s} {'':6s} {(whole - inside) * 1e3:7.1f} ms {'':10s} {1 - inside / whole:7.1%}")
     return 0

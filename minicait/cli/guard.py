@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 
 from autograd.cuda import DeviceError
 
 from ..download import DownloadError
-from ..threads import cpu_count
 from ..train import NotFiniteError
 from ..train.signals import Stopped
 
 
 def guarded(work: Callable[[], int], name: str = "minicait") -> int:
-    """The exit code of `work`: 2 for bad input, 128 and the signal's number for a run that a signal ended."""
+    """The exit code of `work`: 2 for bad input, 128 and the signal's number for a run that a signal ended.
+
+    With MINICAIT_DEBUG set, an error comes with its traceback, for whoever doubts that it was the input.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # for names of files that are no text
     try:
         return work()
     except Stopped as stop:
@@ -24,11 +30,11 @@ def guarded(work: Callable[[], int], name: str = "minicait") -> int:
         sys.stdout = None
         return 0
     except (ValueError, NotFiniteError, DownloadError, DeviceError, OSError) as error:
+        if os.environ.get("MINICAIT_DEBUG"):
+            raise
         print(f"{name}: {error}", file=sys.stderr)
-    except MemoryError:
-        half = cpu_count() // 2
-        fewer = f"try --threads {half} (each holds a micro-batch and its gradients), or " if half else "try "
-        print(f"{name}: out of memory; {fewer}a smaller model", file=sys.stderr)
+    except MemoryError as error:
+        print(f"{name}: out of memory; {error or 'try a smaller model'}", file=sys.stderr)
     except KeyboardInterrupt:
         print(f"{name}: stopped", file=sys.stderr)
         return 130

@@ -12,11 +12,12 @@ from ..data.source import Source
 DATA = "shapes, imagenette, imagenette-320, imagenette-full, or a folder with a folder for each class"
 
 
-def add_data(group: Any, default: str) -> None:
+def add_data(group: Any, default: str, val_fraction: float | None = Source.val_fraction) -> None:
     plain = Source()
     group.add_argument("--data", default=default, help=f"{DATA} (default: %(default)s)")
-    kept = "the part to keep for validation if a folder has no val/ (default: %(default)s)"
-    group.add_argument("--val-fraction", type=float, default=plain.val_fraction, metavar="F", help=kept)
+    part = "all of it" if val_fraction is None else "%(default)s"
+    kept = f"the part that is for validation if a folder has no val/ (default: {part})"
+    group.add_argument("--val-fraction", type=float, default=val_fraction, metavar="F", help=kept)
     group.add_argument("--val-images", type=int, metavar="N", help="validate on so many (default: all; of shapes, 500)")
     kinds = "of shapes: easy, medium or hard (default: %(default)s)"
     group.add_argument("--difficulty", default=plain.difficulty, help=kinds)

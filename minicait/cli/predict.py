@@ -36,7 +36,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--weights", required=True, help="a file, or a published model such as cait_xxs24_224")
     parser.add_argument("--top", type=int, default=5, metavar="N", help="guesses per image (default: %(default)s)")
     parser.add_argument("--img-size", type=int, help="side of the images in pixels (default: the model's)")
-    options.add_machine(parser)
+    options.add_machine(parser.add_argument_group("machine"))
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_predict)
 

@@ -12,7 +12,7 @@ from ..data.transforms import Augmentation
 from ..models import PRESETS, preset
 from ..train.announce import next_commands
 from ..train.plan import Plan, absolute
-from ..train.recipe import RECIPES, recipe
+from ..train.recipe import RECIPES, recipe, with_settings
 from ..train.run import new_run, resumed, summary
 from . import options
 
@@ -26,7 +26,7 @@ EXAMPLES = """examples:
 # options that are part of a run's plan, which a resumed run has already
 PLANNED = (
     "preset", "img_size", "patch_size", "weights", "teacher", "data", "difficulty", "train_images", "val_images",
-    "val_fraction", "keep_side", "recipe", "epochs", "batch_size", "lr", "seed", "out", "runs", "smoke",
+    "val_fraction", "keep_side", "recipe", "epochs", "batch_size", "lr", "set", "seed", "out", "runs", "smoke",
     "overfit_one_batch",
 )  # fmt: skip
 
@@ -50,6 +50,8 @@ def add_to(commands: Any) -> None:
     how.add_argument("--epochs", type=int, help="times through the training images (default: the recipe's)")
     how.add_argument("--batch-size", type=int, help="images that make a step (default: the recipe's)")
     how.add_argument("--lr", type=float, help="learning rate at its peak (default: the recipe's)")
+    how.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
+                     help="anything else in the recipe: mixup=0.2, crop=padded, colour_jitter=0.3, ...")  # fmt: skip
     how.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
     run = parser.add_argument_group("run")
     run.add_argument("--out", type=Path, default=Path("runs"), help="where its folder is made (default: %(default)s)")
@@ -103,8 +105,8 @@ def _plan(args: argparse.Namespace, seed: int) -> Plan:
         raise ValueError("choose one of --smoke and --overfit-one-batch")
     if args.weights is not None and (args.preset != args.defaults["preset"] or args.patch_size is not None):
         raise ValueError("--weights decides the model; leave out --preset and --patch-size")
-    small = args.preset in ("tiny", "small")
     model = _model_name(args.preset, args.data)
+    small = model.startswith(("cait_tiny_", "cait_small_"))
     patch = args.patch_size
     if small and args.weights is None and patch is None and (args.data == "shapes" or args.img_size is not None):
         side, across = args.img_size or preset(model).img_size, 4 if args.data == "shapes" else 8
@@ -113,9 +115,9 @@ def _plan(args: argparse.Namespace, seed: int) -> Plan:
                 f"--img-size {side} is no multiple of {across}, the patches across; or choose --patch-size"
             )
         patch = side // across
-    chosen = recipe(args.recipe or _recipe_name(args, small))
+    chosen = recipe(args.recipe or _recipe_name(args, model, small))
     asked = {"epochs": args.epochs, "batch_size": args.batch_size}
-    chosen = chosen.changed(**asked, lr=args.lr, seed=seed)
+    chosen = with_settings(chosen.changed(**asked, lr=args.lr, seed=seed), args.set)
     if args.teacher is not None and chosen.distillation is None:
         chosen = chosen.changed(distillation="hard")
     data = options.source(args, train_images=args.train_images)
@@ -140,9 +142,11 @@ def _model_name(short: str, data: str) -> str:
     return next((name for name in names if name in PRESETS), short)
 
 
-def _recipe_name(args: argparse.Namespace, small: bool) -> str:
+def _recipe_name(args: argparse.Namespace, model: str, small: bool) -> str:
     if args.weights is not None:
         return "transfer"
     if args.data == "shapes":
         return "shapes"
+    if model.endswith("_32") and args.data not in NAMED:
+        return "tiny-images"
     return "small" if small else "imagenette"

@@ -41,6 +41,15 @@ def padded_crop(image: Image.Image, rng: np.random.Generator, padding: int) -> I
     return image.crop((left, top, left + image.width, top + image.height))  # black outside of the image
 
 
+def shrink(image: Image.Image, side: int) -> Image.Image:
+    """Whole, with the shorter side at most `side` pixels long."""
+    if min(image.size) <= side:
+        return image
+    factor = side / min(image.size)
+    width, height = (max(side, round(edge * factor)) for edge in image.size)
+    return image.resize((width, height), Image.Resampling.BICUBIC)
+
+
 def centre_crop(image: Image.Image, side: int, ratio: float = 1.0) -> Image.Image:
     """For evaluation: `ratio` of the shorter side, and as much of the longer one, as a square of `side` pixels."""
     if not 0 < ratio <= 1:

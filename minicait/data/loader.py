@@ -7,7 +7,7 @@ image is drawn from a stream of its own, named by epoch and place, so the thread
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -39,10 +39,10 @@ class Batch(NamedTuple):
 
 
 class InMemory:
-    """A dataset that reads every image once and keeps its pixels, with the shorter side shrunk to `side`."""
+    """A dataset that reads every image once and keeps its pixels, after `prepare` made them smaller."""
 
-    def __init__(self, dataset: Dataset, side: int | None = None) -> None:
-        self.dataset, self.side, self.classes = dataset, side, dataset.classes
+    def __init__(self, dataset: Dataset, prepare: Callable[[Image.Image], Image.Image] | None = None) -> None:
+        self.dataset, self.prepare, self.classes = dataset, prepare, dataset.classes
         self._kept: dict[int, tuple[np.ndarray, int]] = {}
 
     def __len__(self) -> int:
@@ -51,18 +51,24 @@ class InMemory:
     def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
         if index not in self._kept:  # two threads may both read an image; they find the same
             image, label = self.dataset[index]
-            self._kept[index] = (self._pixels(image), label)
+            if isinstance(image, Picture):
+                decoded = image.decode()
+                image = np.asarray(decoded if self.prepare is None else self.prepare(decoded))
+            self._kept[index] = (image, label)
         return self._kept[index]
 
-    def _pixels(self, image: Any) -> np.ndarray:
-        if not isinstance(image, Picture):
-            return image
-        decoded = image.decode()
-        if self.side is not None and min(decoded.size) > self.side:
-            factor = self.side / min(decoded.size)
-            width, height = (max(self.side, round(edge * factor)) for edge in decoded.size)
-            decoded = decoded.resize((width, height), Image.Resampling.BICUBIC)
-        return np.asarray(decoded)
+
+class Some:
+    """A few images of a dataset."""
+
+    def __init__(self, dataset: Dataset, places: Sequence[int]) -> None:
+        self.dataset, self.places, self.classes = dataset, places, dataset.classes
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return self.dataset[self.places[index]]
 
 
 class Loader:
@@ -72,8 +78,7 @@ class Loader:
     out. With `repeats`, an epoch of as many images has every one of its images that many times, each time prepared
     otherwise (repeated augmentation). Without a transform, images are taken as they are.
 
-    Without threads, batches are made when they are asked for. Small images that are kept in memory are had so quickly
-    that threads would cost more than they save: they compete for the interpreter with those that train.
+    Without threads, batches are made when they are asked for.
 
     A damaged image is an error, or, with `skip_bad`, left out in evaluation and replaced by the next one in training;
     `bad` collects what was wrong. `waited` counts the seconds that the taker of the batches had to wait for them.

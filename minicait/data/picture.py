@@ -35,6 +35,8 @@ class Picture:
             self.path = source
             try:
                 self._image, self._orientation = _open(Path(source))
+            except MemoryError:  # which says nothing about the image
+                raise
             except Exception as error:  # whatever a damaged file can bring about in a decoder
                 raise self._bad(error) from error
         width, height = self._image.size
@@ -46,7 +48,9 @@ class Picture:
             if shrink >= 2:
                 width, height = (int(side // min(shrink, LAST)) for side in self._image.size)
                 self._image.draft(None, (width, height))
-            return _rgb(self._image if self._orientation == 1 else ImageOps.exif_transpose(self._image))
+            return _rgb(_upright(self._image) if self._orientation != 1 else self._image)
+        except MemoryError:
+            raise
         except Exception as error:
             raise self._bad(error) from error
 
@@ -63,9 +67,22 @@ def _open(path: Path) -> tuple[Image.Image, int]:
         raise ValueError("it is empty")
     image = Image.open(io.BytesIO(content))
     if image.format == "JPEG":  # the kind that can wait, and be decoded at a smaller size
-        return image, image.getexif().get(ORIENTATION, 1)
+        return image, _orientation(image)
     image.load()  # some kinds are turned here already
-    return ImageOps.exif_transpose(image), 1
+    return _upright(image) if _orientation(image) != 1 else image, 1
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        return image.getexif().get(ORIENTATION, 1)
+    except Exception:  # a damaged note about the image is no damage to it
+        return 1
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    turned = ImageOps.exif_transpose(image)
+    assert turned is not None
+    return turned
 
 
 def _rgb(image: Image.Image) -> Image.Image:

@@ -45,6 +45,10 @@ class Module:
         self._calls += 1
         return random.Stream(purpose="unnamed", step=self._calls)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies, whose weights are not parts of one array any more."""
+        return {name: value for name, value in vars(self).items() if name != "flat"}
+
     # ---- the tree
 
     def children(self) -> Iterator[tuple[str, Module]]:

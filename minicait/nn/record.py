@@ -71,6 +71,16 @@ def record(model: Module) -> Iterator[Record]:
         _listening.reset(token)
 
 
+def stop_listening() -> None:
+    """In a new process, which nobody will ask for what it heard."""
+    _listening.set(())
+
+
+def is_recorded() -> bool:
+    """Whether somebody listens, to whichever model."""
+    return bool(_listening.get())
+
+
 def observer(layer: Module, of_class_token: bool = False) -> Callable[..., None] | None:
     """What an attention layer hands to its operation, or None when nobody listens."""
     listeners = [(result, names[id(layer)]) for result, names in _listening.get() if id(layer) in names]

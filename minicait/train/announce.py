@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from autograd import cuda
 
 from ..data.folder import ImageFolder
-from ..data.source import Source
+from ..data.source import NAMED, Source
 from ..memory import peak_megabytes
 from ..models.summary import cost
 from ..threads import cpu_count
@@ -72,18 +72,29 @@ def next_commands(run: Run) -> str:
     weights = shlex.quote(str(run.best_weights))
     image = run.path / "example.png"  # of shapes, which are no files
     if isinstance(files := getattr(run.images.val, "dataset", run.images.val), ImageFolder):
-        image = files.samples[0][0]
-    lines = {
-        "predict": f"predict --weights {weights} {shlex.quote(str(image))}",
-        "evaluate": f"eval --weights {weights}{_data_options(run)}",
-        "resume": f"train --resume {shlex.quote(str(run.path))}",
-    }
-    return "\n".join(f"{name + ':':10s} {program()} {line}" for name, line in lines.items())
+        image = next(path for i, (path, _) in enumerate(files.samples) if i not in run.val_loader.bad)
+    lines = {"predict": f"{program()} predict --weights {weights} {shlex.quote(str(image))}"}
+    if not run.plan.overfit:  # which was validated on images that it learned from
+        lines["evaluate"] = f"{program()} eval --weights {weights}{_data_options(run)}{_machine_options(run)}"
+    lines["resume"] = resume_command(run)
+    return "\n".join(f"{name + ':':10s} {line}" for name, line in lines.items())
+
+
+def resume_command(run: Run) -> str:
+    return f"{program()} train --resume {shlex.quote(str(run.path))}{_machine_options(run)}"
+
+
+def _machine_options(run: Run) -> str:
+    """Where it ran, if not where it would run by itself; and whether it went on without damaged images."""
+    device = "" if run.device == ("cuda" if cuda.cuda_available() else "cpu") else f" --device {run.device}"
+    return device + (" --skip-bad-images" if run.skip_bad else "")
 
 
 def _data_options(run: Run) -> str:
     """Those that find the same validation images again."""
-    own, plain = asdict(run.plan.data), asdict(Source())
+    own, plain = asdict(run.plan.data), asdict(Source(val_fraction=None))
+    if own["data"] in NAMED:
+        own["val_fraction"] = None  # they have images for validation
     chosen: dict[str, Any] = {key: value for key, value in own.items() if value != plain[key]}
     chosen.pop("train_images", None)
     if run.plan.data.data == "shapes" and run.plan.recipe.seed:

@@ -15,7 +15,7 @@ from ..data.picture import normalise
 from ..data.shapes import Shapes
 from ..models.cait import CaiT
 from ..nn.record import record
-from ..threads import blas_threads, cpu_count
+from ..threads import blas_threads, cpu_count, keep_freed_memory
 from .value_and_grad import default_micro_batch, pieces_in_order
 
 
@@ -33,10 +33,12 @@ def predict(model: CaiT, images: Any, threads: int | None = None) -> np.ndarray:
     """
     if model.pos_embed.device == "cpu" and len(images) == 1:
         training = model.training
-        with blas_threads(threads or cpu_count()), ag.no_grad():
-            logits = model.eval()(images).numpy()
-        model.train(training)
-        return logits
+        keep_freed_memory()
+        try:
+            with blas_threads(threads or cpu_count()), ag.no_grad():
+                return model.eval()(images).numpy()
+        finally:
+            model.train(training)
     return logits_in_pieces(model, images, threads)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import json
 import math
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from ..data.transforms import Augmentation
@@ -118,6 +120,26 @@ def recipe(name: str) -> Recipe:
         near = difflib.get_close_matches(name, RECIPES, n=1)
         raise ValueError(f"unknown recipe {name!r}: {f'did you mean {near[0]}?' if near else ', '.join(RECIPES)}")
     return RECIPES[name]
+
+
+def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
+    """With values as people write them, such as mixup=0.2 or crop=padded, in the recipe or its augmentation."""
+    own, augmentation = ({f.name for f in fields(kind)} - {"augmentation"} for kind in (Recipe, Augmentation))
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals or name not in own | augmentation:
+            near = difflib.get_close_matches(name, own | augmentation, n=1)
+            hint = f"did you mean {near[0]}?" if near else ", ".join(sorted(own | augmentation))
+            raise ValueError(f"--set {setting}: expected NAME=VALUE with a name of the recipe; {hint}")
+        try:
+            value = json.loads({"None": "null", "True": "true", "False": "false"}.get(text, text))
+        except ValueError:  # a word
+            value = text
+        if name in own:
+            recipe = replace(recipe, **{name: value})
+        else:
+            recipe = replace(recipe, augmentation=replace(recipe.augmentation, **{name: value}))
+    return recipe
 
 
 def changes(recipe: Recipe) -> dict[str, Any]:

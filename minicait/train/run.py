@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 import time
 from dataclasses import asdict
@@ -15,15 +14,16 @@ from PIL import Image
 from tqdm import tqdm
 
 from .. import __version__
-from ..data.loader import InMemory, Loader
+from ..data.loader import Loader, Some
 from ..data.picture import BadImageError
 from ..data.shapes import Shapes
 from ..data.transforms import evaluation, training
 from ..explain import attention_sheet
 from ..models.cait import CaiT
+from ..threads import cpu_count
 from ..trained import load_model
 from ..weights import save_weights
-from .announce import estimate, first_lines, program
+from .announce import estimate, first_lines, resume_command
 from .checkpoint import checkpoint_state, load_checkpoint, save_checkpoint
 from .evaluate import attention_inside
 from .journal import Row, write_journal
@@ -35,7 +35,6 @@ from .trainer import Epoch, NotFiniteError, Trainer
 
 ESTIMATE_AFTER = 5  # batches
 EVALUATION_BATCH = 64
-SMALL = 96  # pixels; such images, once in memory, are prepared faster than threads can hand them over
 TOLD = 5  # bad images that are named
 ON_THE_SHEET = 6  # images whose attention is drawn
 
@@ -64,7 +63,7 @@ class Run:
         self.told = 0  # bad images
         r = plan.recipe
         side = plan.side() if config is None else config["img_size"][0]
-        images = plan.data.open(side, r.seed)
+        images = plan.data.open(side, r.seed, r.crop_ratio)
         self.images = images._replace(val=images.train) if plan.overfit else images
         self.classes = list(images.train.classes)
         model, self.head_kept = (CaiT(**config), True) if config is not None else plan.starting_model(self.classes)
@@ -72,11 +71,9 @@ class Run:
         if plan.teacher is not None:
             teacher = Teacher(plan.teacher, model, self.classes, device, threads)
             self.teacher_hash = teacher.hash
-        kept_and_small = isinstance(images.train, InMemory) and side <= SMALL
-        readers = 0 if kept_and_small else threads
         self.train_loader, self.val_loader = (
             Loader(images.train, r.batch_size, True, r.seed, training(r.augmentation, side, r.crop_ratio), r.repeats,
-                   readers, skip_bad),
+                   threads, skip_bad),
             Loader(self.images.val, EVALUATION_BATCH, False, r.seed, evaluation(side, r.crop_ratio), 1, threads,
                    skip_bad),
         )  # fmt: skip
@@ -84,7 +81,8 @@ class Run:
         self.before = time.perf_counter()  # minus the seconds of earlier sessions, once resumed
         drawn = getattr(self.images.val, "dataset", None)
         self.shapes = drawn if isinstance(drawn, Shapes) else None  # whose objects are known
-        self.attention_at_start = self._attention_inside()
+        self.attention_at_start: float | None = None
+        self.attention_at_end: float | None = None  # of the best weights
 
     @property
     def checkpoint(self) -> Path:
@@ -99,9 +97,10 @@ class Run:
         (self.path / "weights").mkdir(parents=True, exist_ok=True)
         write_text(self.path / "args.json", json.dumps({**asdict(self.plan), "version": __version__}, indent=1))
         print(first_lines(self), flush=True)
-        resume = f"{program()} train --resume {shlex.quote(str(self.path))}"
+        resume = resume_command(self)
         try:
             if not self.rows and not self.trainer.batches:
+                self.attention_at_start = self._attention_inside(self.trainer.model)
                 self._save()  # so that a run can be resumed from its first moment on
                 first = next(self.train_loader.epoch(0))
                 write_picture(self.path / "train_batch.jpg", batch_picture(first.images[:32]))
@@ -120,8 +119,12 @@ class Run:
             hint = f"mend or remove it, or leave such images out: {resume} --skip-bad-images"
             raise BadImageError(f"{error}; {hint}") from error
         except OSError as error:
-            hint = f"the last checkpoint is intact: {resume}"
-            raise OSError(f"a file could not be written or read ({error}); {hint}") from error
+            hint = f"; the last checkpoint is intact: {resume}" if self.checkpoint.is_file() else ""
+            raise OSError(f"a file could not be written or read ({error}){hint}") from error
+        except MemoryError as error:
+            fewer = (self.threads or cpu_count()) // 2
+            advice = f"try --threads {fewer} (each holds a micro-batch and its gradients), or " if fewer else "try "
+            raise MemoryError(f"{advice}a smaller --preset") from error
         except NotFiniteError as error:
             raise NotFiniteError(f"{error}; the last good checkpoint is {self.checkpoint}") from error
         return self.rows[-1]
@@ -139,6 +142,8 @@ class Run:
             raise ValueError(f"the teacher {self.plan.teacher} is not the one that this run began with")
         self.rows = [Row(**row) for row in extra["rows"]]
         self.best = extra["best"]
+        for loader, bad in zip(self._loaders, extra["bad"], strict=True):
+            loader.bad.update({int(i): reason for i, reason in bad.items()})
         self.before -= extra["seconds"]
         write_journal(self.path, self.rows)
 
@@ -150,7 +155,7 @@ class Run:
             sys.stdout.flush()
         if self.signals.asked is not None:
             self._save()
-            raise Stopped(self.signals.asked, self.path)
+            raise Stopped(self.signals.asked, resume_command(self))
         if self.trainer.batches % self.checkpoint_batches == 0:
             self._save()
 
@@ -159,9 +164,9 @@ class Run:
         images = (self.trainer.batches - self.epoch_first) * self.plan.recipe.batch_size
         row = Row(
             epoch.number, epoch.steps, epoch.lr, epoch.loss, epoch.scores.loss, epoch.scores.top1, epoch.scores.top5,
-            None if ema is None else ema.top1, None if ema is None else ema.top5, self._attention_inside(),
-            images / epoch.seconds, self.train_loader.waited / epoch.seconds, now - self.before,
-            len(self._bad_images()),
+            None if ema is None else ema.top1, None if ema is None else ema.top5,
+            self._attention_inside(self.trainer.model), images / epoch.seconds,
+            self.train_loader.waited / epoch.seconds, now - self.before, len(self._bad_images()),
         )  # fmt: skip
         self.epoch_first, self.train_loader.waited = self.trainer.batches, 0.0
         self.rows.append(row)
@@ -180,7 +185,7 @@ class Run:
         write_journal(self.path, self.rows)
         self._save()
         if self.signals.asked is not None and epoch.number < self.plan.recipe.epochs:
-            raise Stopped(self.signals.asked, self.path)
+            raise Stopped(self.signals.asked, resume_command(self))
 
     def _save_weights(self, name: str) -> None:
         ratio = self.plan.recipe.crop_ratio
@@ -198,25 +203,28 @@ class Run:
 
     def _bad_images(self) -> list[str]:
         """What was wrong with each that was left out."""
-        loaders = self.train_loader, self.val_loader
-        return list({reason: None for loader in loaders for reason in loader.bad.values()})
+        return list({reason: None for loader in self._loaders for reason in loader.bad.values()})
 
-    def _attention_inside(self) -> float | None:
-        if self.shapes is None:
-            return None
-        return attention_inside(self.trainer.model, self.shapes, threads=self.threads)
+    @property
+    def _loaders(self) -> tuple[Loader, Loader]:
+        return self.train_loader, self.val_loader
+
+    def _attention_inside(self, model: CaiT) -> float | None:
+        return None if self.shapes is None else attention_inside(model, self.shapes, threads=self.threads)
 
     def _draw_attention(self) -> None:
         """Of the best weights, on a few validation images of different classes."""
         seen: dict[int, np.ndarray] = {}
-        for images, labels in self.val_loader:
-            for image, label in zip(images, labels, strict=True):
-                seen.setdefault(int(label), image)
+        apart = range(0, len(self.images.val), max(1, len(self.images.val) // (4 * len(self.classes))))
+        few = Loader(Some(self.images.val, apart), 1, transform=self.val_loader.transform, threads=0, skip_bad=True)
+        for (image,), (label,) in few:
+            seen.setdefault(int(label), image)
             if len(seen) >= ON_THE_SHEET:
                 break
         if self.shapes is not None:
             write_picture(self.path / "example.png", Image.fromarray(self.shapes[0][0]))
         model, _ = load_model(self.best_weights)
+        self.attention_at_end = self._attention_inside(model)
         chosen = sorted(seen)[:ON_THE_SHEET]
         sheet = attention_sheet(model, np.stack([seen[label] for label in chosen]), chosen, self.classes)
         write_picture(self.path / "attention.png", sheet)
@@ -232,6 +240,7 @@ class Run:
             "teacher": self.teacher_hash,
             "rows": [asdict(row) for row in self.rows],
             "best": self.best,
+            "bad": [{str(i): reason for i, reason in loader.bad.items()} for loader in self._loaders],
             "seconds": time.perf_counter() - self.before,
         }
         save_checkpoint(self.trainer, self.checkpoint, extra)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import shlex
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
-
-from .announce import program
 
 
 class Stopped(Exception):  # noqa: N818  (not an error)
     """A signal asked the run to end; its checkpoint is written."""
 
-    def __init__(self, number: int, folder: Path) -> None:
-        name = signal.Signals(number).name
-        super().__init__(f"stopped by {name}; to go on: {program()} train --resume {shlex.quote(str(folder))}")
+    def __init__(self, number: int, resume: str) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}; to go on: {resume}")
         self.code = 128 + number
 
 

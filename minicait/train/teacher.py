@@ -12,22 +12,23 @@ from autograd.backend import to_device
 
 from ..data.picture import MEAN, STD
 from ..models.cait import CaiT
-from ..trained import load_model, open_trained
+from ..trained import load_model, open_trained, outputs_for
 from ..weights import bicubic
 from .evaluate import logits_in_pieces
 
 
 class Teacher:
-    """Images as the student gets them, normalised by ImageNet's mean and deviation, to the teacher's logits."""
+    """Images as the student gets them, normalised by ImageNet's mean and deviation, to logits of its classes."""
 
     def __init__(
         self, weights: str, student: CaiT, classes: Sequence[str], device: str = "cpu", threads: int | None = None
     ) -> None:
         self.model, self.info = load_model(weights)
         self.threads = threads
-        if self.model.config["num_classes"] != len(classes) or self.info.class_names not in (None, list(classes)):
-            known = ", ".join((self.info.class_names or [])[:3])
-            raise ValueError(f"the teacher {weights} knows other classes ({known}, ...) than the data has")
+        try:
+            self.outputs = outputs_for(classes, self.info, self.model.config["num_classes"])
+        except ValueError as error:
+            raise ValueError(f"the teacher {weights} cannot teach this: {error}") from error
         self.model.to(device)
         with open_trained(weights)[0].path.open("rb") as file:
             self.hash = hashlib.file_digest(file, "sha256").hexdigest()
@@ -44,7 +45,7 @@ class Teacher:
         if (tuple(self.info.mean), tuple(self.info.std)) != (MEAN, STD):
             plain = images * _channels(STD) + _channels(MEAN)
             images = (plain - _channels(self.info.mean)) / _channels(self.info.std)
-        return logits_in_pieces(self.model, images, self.threads)
+        return logits_in_pieces(self.model, images, self.threads)[:, self.outputs]
 
 
 def _channels(values: Sequence[float]) -> np.ndarray:

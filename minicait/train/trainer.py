@@ -18,6 +18,7 @@ from autograd.random import Stream
 
 from ..data.loader import Loader
 from ..data.mixing import mix, soft_targets
+from ..flat import flatten
 from ..models.cait import CaiT
 from ..optim import EMA, AdamW, clip_gradients, global_norm, learning_rate
 from ..threads import cpu_count
@@ -115,12 +116,20 @@ class Trainer:
         return loss
 
     def _workers(self) -> Workers | None:
-        """Processes for the pieces of a batch, started when they are first needed."""
+        """Processes for the pieces of a batch, started when they are first needed, and anew for other weights."""
         count = self.threads or cpu_count()
-        gone = self.workers is None or not self.workers.close.alive
-        if gone and self.processes and count > 1 and self.device == "cpu":
+        if self.workers is not None and not self.workers.know(self.optimiser.parameters):
+            self.end_workers()
+        if self.workers is None and self.processes and count > 1 and self.device == "cpu":
             self.workers = workers_for(self.model, count)
         return self.workers
+
+    def end_workers(self) -> None:
+        """The weights leave the memory that was shared with them. The next step starts others."""
+        if self.workers is not None:
+            self.workers.close()
+            self.workers = None
+            flatten(self.model, lambda size: np.empty(size, self.model.pos_embed.dtype))
 
     def _offender(self, model: CaiT, loss_fn: Any, images: Any, targets: Any, *_: Any) -> str:
         """What is not finite first, on the way from the weights and images to the gradients."""
@@ -153,10 +162,7 @@ class Trainer:
             self.waiting = gradients
         else:
             for name, g in gradients.items():
-                if name in self.waiting:
-                    self.waiting[name] += g
-                else:
-                    self.waiting[name] = g
+                self.waiting[name] += g
         if self.batches % r.accumulate == 0:
             if r.clip_norm is not None:
                 clip_gradients(self.waiting, r.clip_norm)
@@ -204,8 +210,7 @@ class Trainer:
                 if after_epoch is not None:
                     after_epoch(epochs[-1])
         finally:
-            if self.workers is not None:
-                self.workers.close()
+            self.end_workers()
         return epochs
 
     def _epoch(self, train_loader: Loader, val_loader: Loader, after_batch: Callable[[float], None] | None) -> Epoch:

@@ -10,7 +10,8 @@ Random masks belong to samples. So the result is the same, to the bit, for any n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+import pickle
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,13 +19,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import autograd as ag
-from autograd import Tensor, random
+from autograd import Tensor, modes, random
 from autograd.backend import Array, array_module, constant
 
 from ..flat import Flat, flatten
 from ..models.cait import CaiT
 from ..models.summary import cost
 from ..nn import Module
+from ..nn.record import is_recorded
 from ..threads import blas_threads, cpu_count, in_order, keep_freed_memory
 from .workers import Piece, Workers, shared_memory
 
@@ -35,14 +37,16 @@ MOST_TOKENS, MOST_BYTES, LEAST_TOKENS = 1024, 150_000_000, 392
 
 
 class Task(NamedTuple):
-    """A batch and what to do with it: all that a piece needs beside the model."""
+    """What to do with a batch, and the images and targets of its pieces, by where they start: all but the model."""
 
     loss_fn: Loss
-    images: Array
-    targets: Array
-    size: int  # of a piece
+    batch: int
     stream: random.Stream
     training: bool
+    pieces: dict[int, tuple[Array, Array]]
+
+    def only(self, starts: range) -> Task:
+        return self._replace(pieces={start: self.pieces[start] for start in starts})
 
 
 def value_and_grad(
@@ -54,10 +58,11 @@ def value_and_grad(
     micro_batch: int | None = None,
     workers: Workers | None = None,
 ) -> tuple[float, dict[str, Array]]:
-    """The loss of a batch, and d(loss)/d(parameter) by name.
+    """The loss of a batch, and d(loss)/d(parameter) by name, zero for those that had no part in it.
 
     loss_fn(logits, targets) must be a mean over its samples: then the mean over the pieces is the mean over the batch.
-    With `workers`, from `workers_for(model)`, pieces are computed by processes instead of threads.
+    With `workers`, from `workers_for(model)`, pieces are computed by processes instead of threads, unless a mode such
+    as `detect_anomaly` or `record` is on, which they would not see.
     """
     plain = (x.data if isinstance(x, Tensor) else x for x in (images, targets))
     images, targets = (constant(x, like=_like(model)) for x in plain)
@@ -67,65 +72,82 @@ def value_and_grad(
     size = len(images) if on_gpu else micro_batch or default_micro_batch(model, len(images))
     if size < 1:
         raise ValueError(f"value_and_grad: micro_batch must be at least 1, got {size}")
-    names, parameters = _learned(model)
-    task = Task(loss_fn, images, targets, size, random.current() or model.next_stream(), model.training)
+    parameters = dict(model.named_parameters())
+    learned = {name: p for name, p in parameters.items() if p.requires_grad}
+    if not learned:
+        raise ValueError("value_and_grad: not one of the model's parameters requires grad")
     starts = range(0, len(images), size)
+    pieces = {start: (images[start : start + size], targets[start : start + size]) for start in starts}
+    task = Task(loss_fn, len(images), random.current() or model.next_stream(), model.training, pieces)
     count = 1 if on_gpu else min(threads or cpu_count(), len(starts))
-    if workers is not None and count > 1 and workers.know(parameters):
-        results = workers.run(task, starts)
+    if workers is not None and count > 1 and workers.know(parameters) and _in_no_mode() and _pickles(loss_fn):
+        results = workers.run(task.only, starts)
     else:
-        results = pieces_in_order(lambda start: _piece(model, parameters, task, start), starts, count)
-    shapes = {name: p.shape for name, p in zip(names, parameters, strict=True)}
-    sums = Flat(shapes, lambda size: array_module(images).empty(size, parameters[0].dtype))
-    found: set[str] = set()
+        results = pieces_in_order(partial(_piece, model, list(learned.values()), task), starts, count)
+    sums = Flat({name: p.shape for name, p in learned.items()}, partial(_empty, like=_like(model)))
+    missing = set(learned)
     outputs: list[Tensor] = []
     losses = []
     with closing(results):  # also where an error here leaves some of them unasked for
         for loss, gradients, logits in results:
             losses.append(loss)
-            for name, g in zip(names, gradients, strict=True):
-                if g is not None and name in found:
-                    sums[name] += g
-                elif g is not None:
+            for name, g in zip(learned, gradients, strict=True):
+                if g is not None and name in missing:
                     sums[name][...] = g
-                    found.add(name)
+                    missing.remove(name)
+                elif g is not None:
+                    sums[name] += g
             if len(outputs) < 2:
                 outputs.append(Tensor(logits))
                 if len(outputs) == 2:
                     _refuse_coupled(loss_fn, outputs, losses, targets)
-    complete = len(found) == len(names)
-    return float(sum(losses)), sums if complete else {name: sums[name] for name in names if name in found}
+    for name in missing:  # of a block that stochastic depth dropped for all samples, for example
+        sums[name][...] = 0
+    return float(sum(losses)), sums
 
 
 def workers_for(model: Module, count: int) -> Workers:
     """Processes that compute the gradients of this model. Its weights move to memory that they share."""
-    names, parameters = _learned(model)
-    flatten(model, lambda size: shared_memory(size, parameters[0].dtype))
-    return Workers(count, parameters, names, partial(_piece, model, parameters))
+    learned = [p for p in model.parameters() if p.requires_grad]
+    if not learned or flatten(model, lambda size: shared_memory(size, learned[0].dtype)) is None:
+        raise ValueError("workers_for: the model's parameters must have one dtype, and some of them require grad")
+    return Workers(count, model, partial(_piece, model, learned))
 
 
-def _learned(model: Module) -> tuple[list[str], list[Tensor]]:
-    learned = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    return list(learned), list(learned.values())
+def _in_no_mode() -> bool:
+    return modes.current() == modes.Modes() and not is_recorded()
+
+
+def _pickles(loss_fn: Loss) -> bool:
+    """Whether it can be sent to another process. What is defined inside a function cannot."""
+    try:
+        pickle.dumps(loss_fn)
+    except Exception:
+        return False
+    return True
+
+
+def _empty(size: int, like: Array) -> Array:
+    return array_module(like).empty(size, like.dtype)
 
 
 def _piece(
-    model: Module, parameters: list[Tensor], task: Task, start: int, place: Callable[[], list[Array]] | None = None
+    model: Module, learned: Sequence[Tensor], task: Task, start: int, place: Callable[[], list[Array]] | None = None
 ) -> Piece:
     """Forward and backward of one piece: its share of the loss, its gradients, and its logits.
 
     The gradients are new arrays, or left in those of `place()`, which is asked when forward is done.
     """
-    part = slice(start, start + task.size)
+    images, targets = task.pieces[start]
     if model.training != task.training:  # in a process that did not see it change
         model.train(task.training)
     with random.using(task.stream.at(sample=task.stream.sample + start)):
-        logits = model(task.images[part])
-    loss = task.loss_fn(logits, task.targets[part])
+        logits = model(images)
+    loss = task.loss_fn(logits, targets)
     if loss.size != 1:
         raise ValueError(f"value_and_grad: the loss must be one number, the mean over samples, got {loss.shape}")
-    share = len(task.images[part]) / len(task.images)
-    gradients = ag.grad(loss, parameters, np.full(loss.shape, share), out=None if place is None else place())
+    share = len(images) / task.batch
+    gradients = ag.grad(loss, learned, np.full(loss.shape, share), out=None if place is None else place())
     return loss.data * share, [None if g is None else g.data for g in gradients], logits.data
 
 

@@ -1,7 +1,9 @@
 """Augmentation and evaluation beside timm's, where it is installed: the same draws give the same pixels."""
 
-import io
+import os
+from collections import Counter
 from copy import copy
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,8 +12,10 @@ from PIL import Image, ImageOps
 
 from minicait.data.crops import centre_crop, colour_jitter, padded_crop, resized_crop_box
 from minicait.data.erasing import random_erasing
-from minicait.data.picture import normalise
+from minicait.data.folder import images_in
+from minicait.data.picture import Picture
 from minicait.data.randaugment import FILL, OPERATIONS, rand_augment
+from minicait.data.transforms import evaluation
 from tests.data.test_crops import photograph
 from tests.models.test_parity import timm, torch  # noqa: F401 (a fixture that prepares and imports timm)
 
@@ -172,15 +176,36 @@ def test_erasing_with_the_same_draws(size, probability, monkeypatch):
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 @pytest.mark.parametrize("side", [32, 224])
 @pytest.mark.parametrize("ratio", [1.0, 0.875])
-def test_evaluation_of_jpeg_files(mode, side, ratio):
+def test_evaluation_of_jpeg_files(mode, side, ratio, tmp_path):
     from timm.data import create_transform
 
     settings = {"is_training": False, "interpolation": "bicubic", "crop_pct": ratio}
     pixels, values = create_transform(side, normalize=False, **settings), create_transform(side, **settings)
     for seed, size in enumerate([(75, 50), (50, 75), (333, 251), (500, 375), (375, 501), (256, 256), (31, 600)]):
-        file = io.BytesIO()
-        photograph(*size, seed).convert(mode).save(file, "JPEG", quality=90)
-        image = Image.open(file).convert("RGB")
-        ours = np.asarray(centre_crop(image, side, ratio))
-        np.testing.assert_array_equal(ours.transpose(2, 0, 1), pixels(image).numpy(), err_msg=str(size))
-        np.testing.assert_allclose(normalise(ours), values(image).numpy(), rtol=0, atol=1e-6)
+        path = tmp_path / f"{seed}.jpg"
+        photograph(*size, seed).convert(mode).save(path, quality=90)
+        with Image.open(path) as image:
+            rgb = image.convert("RGB")
+        ours = np.asarray(centre_crop(rgb, side, ratio))
+        np.testing.assert_array_equal(ours.transpose(2, 0, 1), pixels(rgb).numpy(), err_msg=str(size))
+        prepared = evaluation(side, ratio)(Picture(path), None)
+        np.testing.assert_allclose(prepared, values(rgb).numpy(), rtol=0, atol=1e-6)
+
+
+def test_evaluation_of_photographs():
+    """All the files below MINICAIT_PHOTOS, as the reference reads them: opened, converted, nothing else."""
+    from timm.data import create_transform
+
+    if not (folder := os.environ.get("MINICAIT_PHOTOS")):
+        pytest.skip("set MINICAIT_PHOTOS to a folder of photographs to compare them, too")
+    pixels = create_transform(224, normalize=False, is_training=False, interpolation="bicubic", crop_pct=1.0)
+    modes = Counter()
+    for path in images_in(Path(folder)):
+        with Image.open(path) as image:
+            modes[image.mode] += 1
+            theirs = pixels(image.convert("RGB")).numpy()
+        np.testing.assert_array_equal(
+            np.asarray(centre_crop(Picture(path).decode(), 224)).transpose(2, 0, 1), theirs, err_msg=str(path)
+        )
+    assert modes
+    print(f"photographs that are the same, pixel for pixel: {dict(modes)}")

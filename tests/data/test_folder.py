@@ -1,5 +1,7 @@
 """Folders of images: which class, which half, and what is wrong with a folder."""
 
+import sys
+
 import pytest
 from PIL import Image
 
@@ -100,10 +102,39 @@ def test_sources(tmp_path):
         fill(tmp_path / "my photos" / name, *(f"{i}.png" for i in range(10)))
     source = Source(str(tmp_path / "my photos"), train_images=5, val_images=1, val_fraction=0.3, keep_side=6)
     assert source.name == "my-photos"
-    train, val, _, print_ = source.open(32)
+    train, val, _, print_ = source.open(4)
     assert len(train) == 5 and len(val) == 1 and train[0][0].shape[0] == 6  # pixels, shrunk
-    assert print_ == source.open(32).fingerprint != Source(str(tmp_path / "my photos")).open(32).fingerprint
+    assert print_ == source.open(4).fingerprint != Source(str(tmp_path / "my photos")).open(32).fingerprint
     shapes = Source(train_images=3).open(16, seed=2)
     assert len(shapes.train) == 3 and len(shapes.val) == 500 and shapes.train[0][0].shape == (16, 16, 3)
     with pytest.raises(ValueError, match="--train-images must be at least 1, got 0"):
         Source(train_images=0)
+
+
+def test_a_folder_that_is_not_split(tmp_path):
+    fill(tmp_path / "cat", "a.png", "b.png", ".hidden.png")
+    fill(tmp_path / "cat/.ipynb_checkpoints", "a.png")
+    for folder in train_and_val(tmp_path, None):
+        assert [path.name for path, _ in folder.samples] == ["a.png", "b.png"] and folder.classes == ["cat"]
+
+
+def test_validation_may_have_some_of_the_classes_only(tmp_path):
+    for name in ("cat", "dog"):
+        fill(tmp_path / "train" / name, "a.png")
+    fill(tmp_path / "val/dog", "b.png")
+    assert [label for _, label in train_and_val(tmp_path)[1].samples] == [1]
+
+
+def test_few_images_are_of_all_classes(tmp_path):
+    for i in range(9):
+        fill(tmp_path / f"class {i}", *(f"{j}.png" for j in range(30 if i else 3)))
+    few = train_and_val(tmp_path, None)[0].first(18)
+    assert sorted(label for _, label in few.samples) == sorted([*range(9)] * 2)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names of files are text")
+def test_names_that_are_no_text(tmp_path):
+    for name in ("cat", "dog"):
+        fill(tmp_path / name, "caf\udce9.png", "b.png")
+    train, val = train_and_val(tmp_path, 0.5)
+    assert len(train) == len(val) == 2 and train.fingerprint() != val.fingerprint()

@@ -110,7 +110,8 @@ def test_it_comes_from_where_fastai_keeps_it(server, monkeypatch):
         imagenette("full")
 
 
-def test_an_interrupted_download_goes_on(server, cache):
+def test_an_interrupted_download_goes_on(server, cache, monkeypatch):
+    monkeypatch.setattr("minicait.download.TRIES", 1)
     server.cut = 10_000
     with pytest.raises(DownloadError, match=rf"ended early, after 10,000 of {len(TGZ):,} bytes; run the command again"):
         imagenette()

@@ -2,11 +2,13 @@
 
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
 
 from minicait.data import Augmentation, BadImageError, InMemory, Loader, Shapes, evaluation, train_and_val, training
+from minicait.data.crops import shrink
 from minicait.data.picture import Picture, normalise
 from tests.data.test_crops import photograph
 
@@ -108,7 +110,7 @@ def test_batches_are_made_while_others_are_used():
 
 def test_what_is_kept_in_memory_is_read_once(photos):
     train, _ = train_and_val(photos)
-    kept = InMemory(train, side=24)
+    kept = InMemory(train, partial(shrink, side=24))
     pixels, label = kept[3]
     assert min(pixels.shape[:2]) == 24 and pixels.shape[2] == 3 and label == train[3][1]
     assert kept[3][0] is pixels and kept.classes == train.classes and len(kept) == len(train)

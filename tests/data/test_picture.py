@@ -132,3 +132,20 @@ def test_pixels_become_numbers():
     assert got.dtype == np.float32 and got.shape == (2, 3, 5, 4)
     np.testing.assert_allclose(got, want, atol=1e-6)
     np.testing.assert_allclose(normalise(pixels, (0, 0, 0), (1, 1, 1)), np.moveaxis(pixels, -1, 1) / 255, atol=1e-6)
+
+
+def test_a_damaged_note_about_the_image_is_no_damage(tmp_path):
+    good = jpeg(photograph(64, 48))
+    exif = b"Exif\0\0 this is no TIFF header"
+    path = tmp_path / "odd.jpg"
+    path.write_bytes(good[:2] + b"\xff\xe1" + (len(exif) + 2).to_bytes(2, "big") + exif + good[2:])
+    np.testing.assert_array_equal(np.asarray(Picture(path).decode()), np.asarray(Image.open(io.BytesIO(good))))
+
+
+def test_too_little_memory_is_not_a_bad_image(tmp_path, monkeypatch):
+    path = tmp_path / "good.jpg"
+    path.write_bytes(jpeg(photograph(64, 48)))
+    picture = Picture(path)
+    monkeypatch.setattr("minicait.data.picture._rgb", lambda image: exec("raise MemoryError"))
+    with pytest.raises(MemoryError):
+        picture.decode()

@@ -339,10 +339,18 @@ def test_gradients_are_left_in_given_arrays():
     np.testing.assert_array_equal(out, [[1, 2, 3], [0, 1, 2], [9, 9, 9]])
 
 
+def test_the_gradient_of_a_leaf_by_itself_is_left_in_its_array():
+    x, out = Tensor(np.arange(3.0), requires_grad=True), np.zeros(3)
+    (g,) = ag.grad(x, x, np.array([5.0, 6.0, 7.0]), out=[out])
+    assert g.data is out and out.tolist() == [5, 6, 7]
+
+
 def test_given_arrays_that_do_not_fit_are_refused():
     x = Tensor(np.ones(3), requires_grad=True)
     y = x * 2
     with pytest.raises(ValueError, match="out is for leaves, and input 0 is the result of an operation"):
         ag.grad(y.sum(), [y], out=[np.ones(3)])
+    with pytest.raises(ValueError, match="each input can be given once only"):
+        ag.grad(y.sum(), [x, x], out=[np.ones(3), np.ones(3)])
     with pytest.raises(ValueError, match=r"out 0 must be \(3,\) float64 as its input, got \(3,\) float32"):
         ag.grad(y.sum(), [x], out=[np.ones(3, np.float32)])

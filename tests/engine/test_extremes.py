@@ -225,3 +225,22 @@ def test_erf_and_gelu_are_accurate():
     assert (np.abs(y32.numpy() - y64.numpy()) / np.maximum(1, np.abs(x))).max() < 1.5e-7
     (g64,), (g32,) = ag.grad(y64.sum(), t64), ag.grad(y32.sum(), t32)
     assert np.abs(g32.numpy() - g64.numpy()).max() < 4e-7
+
+
+def test_a_small_layer_scale_in_float16():
+    """1e-5 times a weight is nothing in float16; the branch must not vanish because of it."""
+    rng = np.random.default_rng(0)
+    x, h, w = np.zeros((2, 3, 4)), rng.standard_normal((2, 3, 8)) * 40, rng.standard_normal((4, 8)) * 0.02
+    operands = [x, h, w, np.zeros(4), np.full(4, 1e-5)]
+    tensors = [Tensor(a.astype(np.float16), requires_grad=True) for a in operands]
+    y = ops.linear_residual(*tensors)
+    np.testing.assert_allclose(y.numpy(), 1e-5 * h @ w.T, rtol=0.02, atol=1e-7)
+    dh = ag.grad(y, tensors[1], np.full(y.shape, 1000))[0].numpy()
+    np.testing.assert_allclose(dh, np.broadcast_to(1e-2 * w.sum(0), h.shape), rtol=0.02, atol=1e-6)
+
+
+def test_large_scores_in_float16():
+    """q k^T overflows before it is scaled."""
+    qkv = np.full((1, 3, 6 * 64), 60.0, np.float16)  # 64 * 60 * 60 is more than float16 holds
+    eye, zero = np.eye(2, dtype=np.float16), np.zeros(2, np.float16)
+    np.testing.assert_array_equal(ops.talking_heads_attention(qkv, eye, zero, eye, zero).numpy(), 60)

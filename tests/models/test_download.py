@@ -1,13 +1,15 @@
 """Downloads against a server on this machine: ranges, truncation, wrong hashes, redirects, fallbacks, no network."""
 
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
 import minicait
-from minicait.download import DownloadError, cache_directory, download
+from minicait.download import DownloadError, UnreachableError, cache_directory, download
 from minicait.models.cait import CaiT
 from minicait.published import _shapes, get_weights
 from tests.golden.recipe import FOLDER, MODELS, random_weights
@@ -30,6 +32,12 @@ def test_a_file_arrives_whole(server, tmp_path):
     assert [p.name for p in path.parent.iterdir()] == ["file"]
 
 
+@pytest.fixture
+def one_try(monkeypatch):
+    monkeypatch.setattr("minicait.download.TRIES", 1)
+
+
+@pytest.mark.usefixtures("one_try")
 @pytest.mark.parametrize("ranges", [True, False])
 def test_a_cut_download_goes_on_where_it_stopped(server, tmp_path, ranges):
     server.cut, server.ranges = 100_000, ranges
@@ -52,6 +60,17 @@ def test_a_part_of_something_else_is_not_continued(server, tmp_path, length, tag
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
+def test_connections_that_break_are_made_again(server, tmp_path):
+    server.cut = 120_000  # of 300,000 bytes
+    assert download(f"{server.url}/file", tmp_path / "file").read_bytes() == CONTENT
+    assert [asked for _, asked in server.log] == [None, "bytes=120000-", "bytes=240000-"]
+    server.cut = 0
+    server.log.clear()
+    with pytest.raises(DownloadError, match="ended early, after 0 of 300,000 bytes"):
+        download(f"{server.url}/file", tmp_path / "again")
+    assert len(server.log) == 1  # it would bring no more
+
+
 def test_a_complete_part_is_as_good_as_none(server, tmp_path):
     tag = f'"{hashlib.md5(CONTENT).hexdigest()}"'
     (tmp_path / "file.part").write_bytes(CONTENT)
@@ -59,6 +78,23 @@ def test_a_complete_part_is_as_good_as_none(server, tmp_path):
     assert download(f"{server.url}/file", tmp_path / "file").read_bytes() == CONTENT
 
 
+def test_a_complete_part_is_only_checked_where_its_hash_is_known(server, tmp_path):
+    """Somebody stopped a large download just when it was being checked."""
+    (tmp_path / "file.part").write_bytes(CONTENT)
+    good = hashlib.sha256(CONTENT).hexdigest()
+    assert download(f"{server.url}/file", tmp_path / "file", good, len(CONTENT)).read_bytes() == CONTENT
+    assert not server.log and [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_two_processes_do_not_get_into_each_other_s_way(server, tmp_path):
+    """Four that want the same file: one fetches it, the others wait and find it."""
+    work = partial(download, f"{server.url}/file", tmp_path / "file")
+    with ThreadPoolExecutor(4) as pool:
+        paths = [future.result() for future in [pool.submit(work) for _ in range(4)]]
+    assert {path.read_bytes() for path in paths} == {CONTENT} and len(server.log) == 1
+
+
+@pytest.mark.usefixtures("one_try")
 def test_without_tags_a_download_starts_anew(server, tmp_path):
     server.tags, server.cut = False, 100_000
     with pytest.raises(DownloadError, match="ended early"):
@@ -90,7 +126,7 @@ def test_a_missing_file_and_a_missing_network(server, tmp_path):
         download(f"{server.url}/nothing", tmp_path / "file")
     server.shutdown()
     server.server_close()
-    with pytest.raises(DownloadError, match=r"could not download .*[Rr]efused"):
+    with pytest.raises(UnreachableError, match=r"could not download .*[Rr]efused"):
         download(f"{server.url}/file", tmp_path / "file")
 
 

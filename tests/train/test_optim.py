@@ -1,6 +1,8 @@
 """AdamW, the schedule, clipping and the average of the weights, each against its formula."""
 
+import copy
 import math
+import pickle
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +13,7 @@ from minicait import nn
 from minicait.flat import Flat, flatten, is_decayed, zeros_like
 from minicait.models.cait import CaiT
 from minicait.optim import CHUNK, EMA, AdamW, clip_gradients, global_norm, learning_rate
+from minicait.threads import blas_threads
 
 
 class Line(nn.Module):
@@ -150,8 +153,9 @@ def test_weights_as_one_array():
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_one_sweep_does_what_calls_by_name_do(threads):
+def test_one_sweep_does_what_calls_by_name_do(threads, monkeypatch):
     """The same bits, for the optimiser, the norm, clipping and the average."""
+    monkeypatch.setattr("minicait.optim.CHUNK", 50)  # so that there are many, for all threads
     rng = np.random.default_rng(1)
     models = [small(), small()]
     optimisers = [AdamW(model, 0.1, weight_decay=0.5) for model in models]
@@ -172,3 +176,39 @@ def test_one_sweep_does_what_calls_by_name_do(threads):
             np.testing.assert_array_equal(x, y)
     assert clip_gradients(flat, 1.0) > 1 and global_norm(flat) == pytest.approx(1, rel=1e-4)
     assert isinstance(flat, Flat)
+
+
+def test_copies_are_moved_too():
+    """A copy's weights are arrays of their own, however its original's were arranged."""
+    model = small()
+    AdamW(model, 0.1)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        before = other.norm.weight.numpy().copy()
+        optimiser = AdamW(other, 0.1)
+        gradients = zeros_like(other.state_dict())
+        gradients.whole[...] = 1
+        optimiser.step(gradients)
+        assert (other.norm.weight.numpy() < before).all() and (model.norm.weight.numpy() == before).all()
+
+
+def test_parts_of_one_array_stay_parts():
+    flat = zeros_like(small().state_dict())
+    flat["norm.weight"] += 1
+    assert flat.whole.sum() == flat["norm.weight"].size
+    with pytest.raises(TypeError, match=r"norm.weight is part of one array; write into it"):
+        flat["norm.weight"] = np.ones(8)
+
+
+def test_arrays_in_another_order_are_not_alike():
+    state = small().state_dict()
+    flat, other = zeros_like(state), zeros_like(dict(reversed(state.items())))
+    assert flat.wholes(other) is None and flat.wholes(zeros_like(state)) is not None
+
+
+def test_the_norm_does_not_depend_on_the_threads_of_blas():
+    gradients = {"w": np.random.default_rng(0).standard_normal(3 * CHUNK + 7).astype(np.float32)}
+    norms = []
+    for count in (1, 2):
+        with blas_threads(count):
+            norms.append(global_norm(gradients))
+    assert norms[0] == norms[1]

@@ -32,7 +32,8 @@ def start(out, *options):
     command = [sys.executable, "-m", "minicait", "train", "--device", "cpu", *options]
     command += [] if "--resume" in options else ["--out", str(out), *TINY]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(command, env=environment, start_new_session=True, **output)
 
 
 def tensors(path):
@@ -104,10 +105,11 @@ def test_smoke_and_overfit(tmp_path, capsys):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_and_ends_and_resuming_goes_on(tmp_path, finished, number):
+    """It reaches the worker processes too, as it does from a terminal, `timeout`, or a batch system."""
     process = start(tmp_path)
     for line in process.stdout:
         if line.startswith("epoch 1/"):
-            process.send_signal(number)
+            os.killpg(process.pid, number)
             break
     rest = process.communicate(timeout=60)[0]
     assert process.returncode == 128 + number

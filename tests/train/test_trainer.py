@@ -145,7 +145,7 @@ def test_a_checkpoint_goes_on_to_the_bit(tmp_path, stop_after):
         first.fit(*loaders(), after_batch=stop)
     assert error.tb is not None  # which holds the frames, and they must not hold the loader's threads
     assert not [t for t in threading.enumerate() if t.name.startswith("minicait")]
-    assert first.workers is None or not first.workers.close.alive  # nor keep processes
+    assert first.workers is None  # nor keep processes
     second = Trainer(CaiT(**SMALL, drop_path_rate=0.2, seed=9), FULL)
     assert load_checkpoint(second, tmp_path / "c.safetensors") == {"note": "é"}
     got = second.fit(*loaders())

@@ -153,3 +153,20 @@ def test_frozen_parameters_are_left_alone():
         p.requires_grad = False
     _, gradients = value_and_grad(model, ops.cross_entropy, IMAGES, LABELS)
     assert set(gradients) == {n for n, _ in model.named_parameters() if not n.startswith("patch_embed")}
+
+
+def test_blocks_that_were_dropped_for_all_have_zero_gradients():
+    """As in the reference, where the optimiser moves them on by their momentum."""
+    model = CaiT(**SMALL, drop_path_rate=0.97)
+    with random.using(Stream(0, "test")):
+        _, gradients = value_and_grad(model, ops.cross_entropy, IMAGES[:2], LABELS[:2], micro_batch=1)
+    assert list(gradients) == [name for name, _ in model.named_parameters()]
+    assert not gradients["blocks.0.mlp.fc1.weight"].any() and gradients["head.weight"].any()
+
+
+def test_a_model_without_anything_to_learn():
+    model = CaiT(**SMALL)
+    for p in model.parameters():
+        p.requires_grad = False
+    with pytest.raises(ValueError, match="not one of the model's parameters requires grad"):
+        value_and_grad(model, ops.cross_entropy, IMAGES, LABELS)

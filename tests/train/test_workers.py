@@ -1,13 +1,17 @@
 """Processes instead of threads: the same bits, and nothing of them is left, however they end."""
 
+import copy
 import gc
 import multiprocessing
 import os
+import sys
 import time
 
 import numpy as np
 import pytest
 
+import autograd as ag
+import minicait
 from autograd import ops, random
 from autograd.random import Stream
 from minicait.models.cait import CaiT
@@ -47,6 +51,7 @@ def test_the_same_bits_as_threads(count):
     want = gradients(net)
     workers = workers_for(net, count)
     first, second = gradients(net, workers), gradients(net, workers)
+    assert workers.alive
     same(first, want)
     same(second, want)
     assert not np.shares_memory(first[1]["norm.weight"], second[1]["norm.weight"])
@@ -75,9 +80,93 @@ def test_weights_that_were_replaced_or_frozen_are_noticed():
     workers.close()
 
 
+def test_a_trainer_starts_others_for_weights_that_were_replaced():
+    trainer = Trainer(model(), threads=2, micro_batch=2, processes=True)
+    trainer.step(IMAGES, LABELS)
+    before = trainer.workers
+    trainer.model.norm.weight.data = trainer.model.norm.weight.data * 2
+    other = Trainer(copy.deepcopy(trainer.model), threads=2, micro_batch=2, processes=False)
+    trainer.batches = 0
+    assert trainer.step(IMAGES, LABELS) == other.step(IMAGES, LABELS)
+    assert not before.alive and trainer.workers.alive and len(alive()) == 2
+
+
+def test_they_do_the_work(monkeypatch):
+    net = model()
+    want, workers = gradients(net), workers_for(net, 2)
+    monkeypatch.delattr(sys.modules["minicait.train.value_and_grad"], "pieces_in_order")  # the way of threads
+    same(gradients(net, workers), want)
+    workers.close()
+    with pytest.raises(NameError):
+        gradients(net, workers)
+
+
+def test_modes_are_obeyed_so_threads_do_the_work():
+    net = model()
+    workers = workers_for(net, 2)
+    net.head.weight.data[...] = np.nan
+    with ag.detect_anomaly(), pytest.raises(ag.AnomalyError):
+        gradients(net, workers)
+    net.head.weight.data[...] = 0
+    with minicait.record(net.eval()) as inside:
+        gradients(net, workers)
+    assert inside.class_attention
+    here = []
+    gradients(net, workers, loss=lambda z, t: here.append(1) or ops.cross_entropy(z, t))  # which cannot be sent
+    assert len(here) >= 4
+    workers.close()
+
+
+def train_in_a_pool(_):
+    return Trainer(model(), threads=2, micro_batch=2).step(IMAGES, LABELS)
+
+
+def test_a_process_that_may_have_no_children_trains_too():
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        (loss,) = pool.map(train_in_a_pool, [0])
+    assert loss == Trainer(model(), threads=2, micro_batch=2, processes=False).step(IMAGES, LABELS)
+
+
+def test_two_trainers_at_once_end_quickly():
+    trainers = [Trainer(model(), threads=2, micro_batch=2, processes=True) for _ in range(2)]
+    for trainer in trainers:
+        trainer.step(IMAGES, LABELS)
+    before = time.perf_counter()
+    for trainer in trainers:
+        trainer.end_workers()
+    assert time.perf_counter() - before < 0.9 and not alive()  # after a second they would be killed
+
+
+def test_what_several_dtypes_cannot_share():
+    net = model()
+    net.norm.weight.data = net.norm.weight.data.astype(np.float64)
+    with pytest.raises(ValueError, match="must have one dtype"):
+        workers_for(net, 2)
+
+
 class Broken:
     def __call__(self, logits, labels):
         raise ArithmeticError("this loss is broken")
+
+
+class NotToBeSentError(Exception):
+    def __init__(self, a, b):
+        super().__init__(f"{a} and {b}")
+
+
+class BrokenLike:
+    def __init__(self, kind):
+        self.kind = kind
+
+    def __call__(self, logits, labels):
+        raise NotToBeSentError("one", "two") if self.kind == "odd" else OSError("no such thing")
+
+
+@pytest.mark.parametrize(("kind", "error", "text"), [("odd", RuntimeError, "one and two"), ("os", OSError, "no such")])
+def test_errors_that_look_like_those_of_the_pipe_or_do_not_go_through_it(kind, error, text):
+    with pytest.raises(error, match=text):
+        gradients((net := model()), workers_for(net, 2), loss=BrokenLike(kind))
+    assert not alive()
 
 
 def test_an_error_in_a_worker_comes_here_with_its_place():
