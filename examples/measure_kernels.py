@@ -18,12 +18,15 @@ from typing import Any
 import numpy as np
 
 import autograd as ag
+import minicait
 from autograd import Tensor, kernels, ops
 from autograd.ops.attention import TalkingHeadsAttention
 from autograd.ops.nn import Gelu, LayerNorm, Softmax
 from autograd.ops.residual import LinearResidual
 from minicait.cli.guard import guarded
-from minicait.threads import blas_threads, keep_freed_memory
+from minicait.flat import zeros_like
+from minicait.optim import AdamW
+from minicait.threads import blas_threads, cpu_count, keep_freed_memory
 
 
 def both_ways(fn: Any, inputs: list[Tensor], plain: tuple[Any, ...], v: np.ndarray) -> None:
@@ -70,8 +73,19 @@ def main() -> int:
             sides = [partial(both_ways, fn, inputs, plain, v) for fn in (fused, reference)]
             show(name, *least(sides, args.rounds))
         x = rng.standard_normal((args.images * args.tokens, 4 * d), dtype=np.float32)
+        adamw(args.rounds)
         show("sum over rows", *least([lambda: kernels.sum_over_rows(x), lambda: x.sum(axis=0)], args.rounds))
     return 0
+
+
+def adamw(rounds: int) -> None:
+    """Over all weights of cait_xxs24_224 as one array, and name by name."""
+    model = minicait.create_model("cait_xxs24_224")
+    optimiser = AdamW(model, 1e-3)
+    flat = zeros_like(model.state_dict())
+    plain = dict(flat)
+    threads = cpu_count()
+    show("AdamW", *least([lambda: optimiser.step(flat, threads), lambda: optimiser.step(plain, threads)], rounds))
 
 
 def show(name: str, fused: float, reference: float) -> None:

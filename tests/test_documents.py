@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import re
 import textwrap
 from pathlib import Path
 
@@ -34,5 +35,6 @@ def test_document(path, tmp_path, monkeypatch):
     document = Sybil(parsers, path=str(ROOT), patterns=["**/*.md"]).parse(path)
     examples = list(document.examples())
     assert examples, "a page without code"
+    assert not re.search("@[A-Z0-9]+@", path.read_text(encoding="utf-8")), "a figure that was never filled in"
     for example in examples:
         example.evaluate()

@@ -44,21 +44,24 @@ def data(side: int, batch: int) -> tuple[np.ndarray, np.ndarray]:
     return rng.standard_normal((batch, 3, side, side)).astype(np.float32), rng.integers(0, CLASSES, batch)
 
 
-def minicait_step(model: str, batch: int, work: str, threads: int, micro_batch: int | None = None) -> Callable[[], Any]:
+def minicait_step(
+    model: str, batch: int, work: str, threads: int, micro_batch: int | None = None, processes: bool | None = None
+) -> Callable[[], Any]:
     from .. import create_model
 
-    net = create_model(model, CLASSES, drop_path_rate=0.0)
-    return own_step(net, batch, work, threads, micro_batch)
+    return own_step(create_model(model, CLASSES, drop_path_rate=0.0), batch, work, threads, micro_batch, processes)
 
 
-def own_step(net: CaiT, batch: int, work: str, threads: int, micro_batch: int | None = None) -> Callable[[], Any]:
+def own_step(
+    net: CaiT, batch: int, work: str, threads: int, micro_batch: int | None = None, processes: bool | None = None
+) -> Callable[[], Any]:
     from ..train import Trainer, predict
 
     images, labels = data(net.config["img_size"][0], batch)
     if work == "predict":
         net.eval()
         return lambda: predict(net, images, threads)
-    trainer = Trainer(net, threads=threads, micro_batch=micro_batch)
+    trainer = Trainer(net, threads=threads, micro_batch=micro_batch, processes=processes)
     return lambda: trainer.step(images, labels)
 
 
@@ -111,6 +114,7 @@ SIDES: dict[str, Callable[..., Callable[[], Any]]] = {
     "minicait": minicait_step,
     "timm": timm_step,
     "timm-compiled": partial(timm_step, compiled=True),
+    "minicait-threads": partial(minicait_step, processes=False),
 }
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--threads", type=int, metavar="N", help="(default: all CPUs this process may use)")
     parser.add_argument("--micro-batch", type=int, metavar="N", help="images in a piece (default: what suits)")
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="steps measured (default: %(default)s)")
-    others = "measure this in turn, and print the ratios; timm-compiled is timm's model under torch.compile"
+    others = "measure this in turn, and print the ratios; compiled: by torch.compile; threads: without processes"
     parser.add_argument("--against", choices=[name for name in SIDES if name != "minicait"], help=others)
     parser.add_argument("--profile", action="store_true", help="time and memory by operation, on one thread")
     parser.add_argument("--json", action="store_true", help="print JSON")
