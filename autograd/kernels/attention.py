@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..backend import Array, array_module
 from .softmax import softmax_of_rows, softmax_of_rows_grad
 from .total import column_sums, total
@@ -72,17 +74,18 @@ def talking_heads(
 ) -> tuple[Array, Array, Array]:
     """The result, the softmax, and the softmax with its heads mixed but for bias_w; q, k, v side by side in (B, N, 3d).
 
-    Three things need no pass over the maps. The scale of the scores is part of the matrix that mixes them. bias_l is
-    the same for all keys, and the softmax takes it away again. bias_w adds a multiple of the sum of all values to the
-    result.
+    Three things need no pass over the maps. The scale of the scores is part of the matrix that mixes them; in float16
+    they would overflow before that, so q is scaled there. bias_l is the same for all keys, and the softmax takes it
+    away again. bias_w adds a multiple of the sum of all values to the result.
     """
     xp = array_module(qkv)
     q, k, v = _q_k_v(qkv, weight_l.shape[0])
+    q, scale, _ = _scaled_in_time(q)
     y = xp.empty((*qkv.shape[:2], qkv.shape[2] // 3), qkv.dtype)
     y_heads = split_heads(y, weight_l.shape[0])  # a view: what is written there is in y
 
     scores = q @ k.swapaxes(-1, -2)
-    maps = softmax_of_rows(mix_heads(scores, weight_l * scale_of(q)))
+    maps = softmax_of_rows(mix_heads(scores, weight_l * scale))
     mixed = mix_heads(maps, weight_w, out=scores)
     xp.matmul(mixed, v, out=y_heads)
     y_heads += bias_w[:, None, None] * column_sums(v)
@@ -96,7 +99,7 @@ def talking_heads_grad(
     xp = array_module(g)
     heads = weight_l.shape[0]
     q, k, v = _q_k_v(qkv, heads)
-    scale = scale_of(q)
+    q, scale, scale_of_q = _scaled_in_time(q)
     g = split_heads(g, heads)
     sum_g, sum_v = column_sums(g), column_sums(v)
     dqkv = xp.empty(qkv.shape, qkv.dtype)
@@ -112,8 +115,16 @@ def talking_heads_grad(
     dweight_l = mix_heads_grad(dmaps, scores) * scale
     dscores = mix_heads(dmaps, weight_l.T * scale, out=scores)
     xp.matmul(dscores, k, out=dq)
+    if scale_of_q != 1:
+        dq *= scale_of_q
     xp.matmul(dscores.swapaxes(-1, -2), q, out=dk)
     return dqkv, dweight_l, xp.zeros_like(bias_w), dweight_w, (sum_g * sum_v).sum(axis=(0, 2, 3))
+
+
+def _scaled_in_time(q: Array) -> tuple[Array, float, float]:
+    """q, what its scores are still to be scaled by, and what q was scaled by: in float16 they overflow otherwise."""
+    scale = scale_of(q)
+    return (q * scale, 1.0, scale) if q.dtype == np.float16 else (q, scale, 1.0)
 
 
 def _q_k_v(qkv: Array, heads: int) -> Any:
