@@ -19,8 +19,8 @@ Everything above, all of CuPy's Python and Cython and all kernel sources, CuPy's
 
 What it cannot show: everything happens at once and in order, so a missing synchronisation between streams is invisible,
 as is speed. g++ rounds every product and keeps denormal numbers where a GPU fuses products with sums and, as CuPy
-compiles float32, flushes denormals to zero. TF32 products are done in float32. Keep arrays tiny: a thread of a block
-that has barriers costs a microsecond or so at each of them.
+compiles float32, flushes denormals to zero. TF32 products are done in float32. Keep arrays small: every thread of
+every block has its turn, one after the other.
 
 It leans on names inside CuPy that may change with any release, so it works with one version only: see VERSION.
 """

@@ -15,6 +15,7 @@
 #include <cstring>
 #include <math.h>
 #include <memory>
+#include <setjmp.h>
 #include <type_traits>
 #include <ucontext.h>
 #include <utility>
@@ -69,8 +70,8 @@ enum Schedule {
 enum State { READY, AT_WARP_BARRIER, AT_BLOCK_BARRIER, DONE };
 
 struct Fiber {
-  ucontext_t context;
   std::unique_ptr<char[]> stack;
+  jmp_buf place;  // where it goes on
   uint3 index;
   State state;
 };
@@ -79,7 +80,7 @@ using Kernel = void (*)(void** parameters);
 
 inline std::vector<Fiber> fibers;  // of the block that runs
 inline unsigned running;           // the number of the thread that runs
-inline ucontext_t scheduler;
+inline jmp_buf scheduler;
 inline bool in_fibers;
 inline Kernel kernel;
 inline void** parameters;
@@ -90,40 +91,60 @@ inline uint64_t exchange[MOST_THREADS];  // what the threads of a warp show each
 inline unsigned thread_number() { return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z); }
 inline int lane() { return thread_number() % 32; }
 
+// Jumps, which unlike swapcontext ask nothing of the operating system.
+__attribute__((noinline)) inline void switch_to_scheduler() {
+  if (!_setjmp(fibers[running].place)) _longjmp(scheduler, 1);
+}
+__attribute__((noinline)) inline void switch_to_fiber() {
+  if (!_setjmp(scheduler)) _longjmp(fibers[running].place, 1);
+}
+
 // Called by a thread at a barrier: the others run until this one may go on.
 inline void wait(State barrier) {
   if (!in_fibers) throw "it waits at a barrier, but its source did not look as if it would";
-  Fiber& fiber = fibers[running];
-  fiber.state = barrier;
-  swapcontext(&fiber.context, &scheduler);
-  threadIdx = fiber.index;
+  fibers[running].state = barrier;
+  switch_to_scheduler();
+  threadIdx = fibers[running].index;
 }
 
+// The life of a fiber: one thread after the other, of one block after the other.
 inline void run_fiber() {
-  threadIdx = fibers[running].index;
-  try {
-    kernel(parameters);
-  } catch (const char* reason) {
-    failure = reason;
+  for (;;) {
+    switch_to_scheduler();
+    threadIdx = fibers[running].index;
+    try {
+      kernel(parameters);
+    } catch (const char* reason) {
+      failure = reason;
+    }
+    std::memset(&exchange[running], POISON, sizeof exchange[running]);  // a thread that is gone shows nothing
+    fibers[running].state = DONE;
   }
-  std::memset(&exchange[running], POISON, sizeof exchange[running]);  // to read from a thread that is gone is an error
-  fibers[running].state = DONE;
+}
+
+// A new fiber goes as far as its first jump back.
+__attribute__((noinline)) inline void make_fiber(unsigned number) {
+  ucontext_t context;
+  running = number;
+  fibers[number].stack.reset(new char[STACK]);
+  getcontext(&context);
+  context.uc_stack.ss_sp = fibers[number].stack.get();
+  context.uc_stack.ss_size = STACK;
+  makecontext(&context, run_fiber, 0);
+  if (!_setjmp(scheduler)) setcontext(&context);
 }
 
 inline void start_fibers(unsigned count) {
-  if (fibers.size() < count) fibers.resize(count);
+  fibers.reserve(MOST_THREADS);  // so that none of them ever moves
+  while (fibers.size() < count) {
+    fibers.emplace_back();
+    make_fiber(fibers.size() - 1);
+  }
   for (unsigned i = 0; i < count; i++) {
-    Fiber& fiber = fibers[i];
-    if (!fiber.stack) fiber.stack.reset(new char[STACK]);
-    fiber.index.x = i % blockDim.x;
-    fiber.index.y = i / blockDim.x % blockDim.y;
-    fiber.index.z = i / (blockDim.x * blockDim.y);
-    fiber.state = READY;
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.get();
-    fiber.context.uc_stack.ss_size = STACK;
-    fiber.context.uc_link = &scheduler;
-    makecontext(&fiber.context, run_fiber, 0);
+    fibers[i].index.x = i % blockDim.x;
+    fibers[i].index.y = i / blockDim.x % blockDim.y;
+    fibers[i].index.z = i / (blockDim.x * blockDim.y);
+    fibers[i].state = READY;
   }
 }
 
@@ -147,7 +168,7 @@ inline bool run_warp(unsigned first, unsigned last, Schedule schedule) {
       unsigned i = schedule == BACKWARDS ? first + last - 1 - k : k;
       if (fibers[i].state != READY) continue;
       running = i;
-      swapcontext(&scheduler, &fibers[i].context);
+      switch_to_fiber();
       moved = true;
     }
     bool opened = open_barrier(AT_WARP_BARRIER, first, last);
@@ -171,6 +192,7 @@ inline void run_block_in_fibers(Schedule schedule) {
     if (std::all_of(fibers.begin(), fibers.begin() + count, [](const Fiber& f) { return f.state == DONE; })) return;
     if (!moved) failure = "some of its threads wait at a barrier that the others do not reach";
   }
+  fibers.clear();  // some of them are in the middle of the kernel
 }
 
 inline void run_block_in_a_row() {

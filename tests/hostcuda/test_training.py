@@ -1,9 +1,12 @@
 """CaiT trained by the real CuPy: the same losses, scores and checkpoints as on the CPU."""
 
+import json
+
 import numpy as np
 import pytest
 
 from autograd import Tensor, ops
+from minicait.cli import main
 from minicait.data import Shapes
 from minicait.data.loader import Loader
 from minicait.models.cait import CaiT
@@ -118,9 +121,37 @@ def test_adamw_by_hand(batch):
 
 
 def test_what_a_step_asks_of_the_gpu(batch):
-    """Budgets, so that a step that grows or waits more often does not go unseen."""
-    trainer = Trainer(CaiT(**SMALL), Recipe(clip_norm=1.0, ema_decay=0.9), "cuda")
-    trainer.step(*batch)
-    with hostcuda.counting() as count:
+    """Budgets, so that a step that grows or waits more often does not go unseen. Lower them when it asks for less."""
+
+    def step_of(depth):
+        trainer = Trainer(CaiT(**SMALL | {"depth": depth}), Recipe(clip_norm=1.0, ema_decay=0.9), "cuda")
         trainer.step(*batch)
-    assert count.copies_to_device == 2  # images and labels
+        with hostcuda.counting() as count:
+            trainer.step(*batch)
+        return count
+
+    one, two = step_of(1), step_of(2)
+    assert two.bytes_to_device == [batch[0].nbytes, batch[1].nbytes]
+    assert two.copies_to_host <= 3  # the loss, the gradients' length to see that it is finite, and again to clip
+    assert two.synchronisations <= 3
+    assert two.launches - one.launches <= 253  # of a block, forward, backward and update
+    assert len(two.gemms) - len(one.gemms) <= 30
+    assert {g.function for g in two.gemms} == {"gemmEx", "gemmStridedBatchedEx", "sgemmBatched"}
+
+
+def test_the_command_line_trains_evaluates_and_predicts_there(tmp_path, capsys):
+    data = ["--img-size", "16", "--val-images", "8"]
+    small = ["--patch-size", "8", "--train-images", "16", "--epochs", "1", "--batch-size", "8"]
+    assert main(["train", "--device", "cuda", "--out", str(tmp_path), *data, *small]) == 0
+    assert "device: CuPy on cuda; the GPU works" in capsys.readouterr().out
+    (run,) = tmp_path.iterdir()
+    weights = ["--weights", str(run / "weights" / "best.safetensors"), "--device"]
+
+    def said(command, *rest):
+        assert main([command, *rest]) == 0
+        return capsys.readouterr().out
+
+    there, here = (json.loads(said("eval", *weights, device, *data, "--json")) for device in ("cuda", "cpu"))
+    assert there["top1"] == here["top1"] and there["loss"] == pytest.approx(here["loss"], rel=1e-5)
+    there, here = (said("predict", *weights, device, str(run / "example.png")) for device in ("cuda", "cpu"))
+    assert there == here
