@@ -24,6 +24,13 @@ setup(
     extras_require={
         "cuda12": ["cupy-cuda12x[ctk]>=14"],
         "cuda13": ["cupy-cuda13x[ctk]>=14"],
+        "hostcuda": [  # tests/hostcuda works with this CuPy; the rest is NVRTC and the headers that kernels include
+            "cupy-cuda13x==14.2.0",
+            "nvidia-cuda-nvrtc==13.2.86",
+            "nvidia-cuda-runtime==13.2.86",
+            "nvidia-cuda-crt==13.2.86",
+            "nvidia-cuda-cccl==13.2.86",
+        ],
         "test": ["pytest>=8", "hypothesis>=6.100", "sybil>=9"],
         "compare": ["torch>=2.4", "timm>=1.0.20"],
         "dev": ["ruff>=0.14", "mypy>=1.18", "build>=1.2"],

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+import autograd as ag
 from autograd import Tensor, ops
 from autograd.random import Stream
 
@@ -30,6 +31,22 @@ class Case:
 
     def __str__(self) -> str:
         return f"{self.op}-{self.what}"
+
+    def run(self, device: str, dtype: type) -> list[np.ndarray]:
+        """The value and the gradients, computed there."""
+        tensors = [Tensor(x.astype(dtype)).to(device) for x in self.arrays()]
+        for x in tensors:
+            x.requires_grad = True
+        output = self.fn(*tensors)
+        gradients = ag.grad(output, tensors, np.random.default_rng(0).standard_normal(output.shape))
+        assert {x.device for x in (output, *gradients)} == {tensors[0].device}
+        return [x.numpy() for x in (output, *gradients)]
+
+    def assert_same_on(self, device: str, dtype: type) -> None:
+        """As on the CPU, but for the order in which sums are taken there."""
+        for a, b in zip(self.run(device, dtype), self.run("cpu", dtype), strict=True):
+            assert a.dtype == b.dtype and a.shape == b.shape
+            np.testing.assert_allclose(a, b, rtol=0, atol=4 * np.finfo(dtype).eps * max(1, np.abs(b).max(initial=0)))
 
 
 def normal(*shape: int) -> Maker:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..backend import Array, array_module
 from .softmax import softmax_of_rows, softmax_of_rows_grad
-from .total import column_sums, total, widened
+from .total import column_sums, total
 
 PART = 80_000  # values of a map that BLAS mixes at a time; beyond it, products with so few rows get slow
 
@@ -72,35 +74,32 @@ def talking_heads(
 ) -> tuple[Array, Array, Array]:
     """The result, the softmax, and the softmax with its heads mixed but for bias_w; q, k, v side by side in (B, N, 3d).
 
-    Three things need no pass over the maps. The scale of the scores is part of the matrix that mixes them. bias_l is
-    the same for all keys, and the softmax takes it away again. bias_w adds a multiple of the sum of all values to the
-    result. Inside, float16 is float32: scores that are not scaled yet would overflow.
+    Three things need no pass over the maps. The scale of the scores is part of the matrix that mixes them; in float16
+    they would overflow before that, so q is scaled there. bias_l is the same for all keys, and the softmax takes it
+    away again. bias_w adds a multiple of the sum of all values to the result.
     """
-    dtype = qkv.dtype
-    qkv, weight_l, weight_w, bias_w = map(widened, (qkv, weight_l, weight_w, bias_w))
     xp = array_module(qkv)
     q, k, v = _q_k_v(qkv, weight_l.shape[0])
+    q, scale, _ = _scaled_in_time(q)
     y = xp.empty((*qkv.shape[:2], qkv.shape[2] // 3), qkv.dtype)
     y_heads = split_heads(y, weight_l.shape[0])  # a view: what is written there is in y
 
     scores = q @ k.swapaxes(-1, -2)
-    maps = softmax_of_rows(mix_heads(scores, weight_l * scale_of(q)))
+    maps = softmax_of_rows(mix_heads(scores, weight_l * scale))
     mixed = mix_heads(maps, weight_w, out=scores)
     xp.matmul(mixed, v, out=y_heads)
     y_heads += bias_w[:, None, None] * column_sums(v)
-    return tuple(x.astype(dtype, copy=False) for x in (y, maps, mixed))
+    return y, maps, mixed
 
 
 def talking_heads_grad(
     g: Array, qkv: Array, maps: Array, weight_l: Array, weight_w: Array, bias_w: Array
 ) -> tuple[Array, ...]:
     """Gradients for qkv, weight_l, bias_l, weight_w and bias_w. That of bias_l is zero, see above."""
-    dtype = g.dtype
-    g, qkv, maps, weight_l, weight_w, bias_w = map(widened, (g, qkv, maps, weight_l, weight_w, bias_w))
     xp = array_module(g)
     heads = weight_l.shape[0]
     q, k, v = _q_k_v(qkv, heads)
-    scale = scale_of(q)
+    q, scale, scale_of_q = _scaled_in_time(q)
     g = split_heads(g, heads)
     sum_g, sum_v = column_sums(g), column_sums(v)
     dqkv = xp.empty(qkv.shape, qkv.dtype)
@@ -116,10 +115,16 @@ def talking_heads_grad(
     dweight_l = mix_heads_grad(dmaps, scores) * scale
     dscores = mix_heads(dmaps, weight_l.T * scale, out=scores)
     xp.matmul(dscores, k, out=dq)
+    if scale_of_q != 1:
+        dq *= scale_of_q
     xp.matmul(dscores.swapaxes(-1, -2), q, out=dk)
-    dbias_w = (sum_g * sum_v).sum(axis=(0, 2, 3))
-    gradients = dqkv, dweight_l, xp.zeros_like(bias_w), dweight_w, dbias_w
-    return tuple(gradient.astype(dtype, copy=False) for gradient in gradients)
+    return dqkv, dweight_l, xp.zeros_like(bias_w), dweight_w, (sum_g * sum_v).sum(axis=(0, 2, 3))
+
+
+def _scaled_in_time(q: Array) -> tuple[Array, float, float]:
+    """q, what its scores are still to be scaled by, and what q was scaled by: in float16 they overflow otherwise."""
+    scale = scale_of(q)
+    return (q * scale, 1.0, scale) if q.dtype == np.float16 else (q, scale, 1.0)
 
 
 def _q_k_v(qkv: Array, heads: int) -> Any:

@@ -1,0 +1,154 @@
+"""cuBLAS, or as much of it as CuPy uses for products of real matrices, in NumPy.
+
+Matrices are stored by columns, as in Fortran; `ld` is the distance of a column from the next. Products of float16 are
+added up in float32 and rounded once, as tensor cores do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import types
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import counters
+from .unsupported import put_module, refuse, refusing
+
+NAME = "cupy_backends.cuda.libs.cublas"
+CONSTANTS = {
+    "CUBLAS_OP_N": 0, "CUBLAS_OP_T": 1, "CUBLAS_DEFAULT_MATH": 0, "CUBLAS_TENSOR_OP_MATH": 1,
+    "CUBLAS_POINTER_MODE_HOST": 0, "CUBLAS_GEMM_DEFAULT": -1, "CUBLAS_GEMM_DEFAULT_TENSOR_OP": 99,
+    "CUBLAS_COMPUTE_16F": 64, "CUBLAS_COMPUTE_32F": 68, "CUBLAS_COMPUTE_32F_PEDANTIC": 69,
+    "CUBLAS_COMPUTE_64F": 70, "CUBLAS_COMPUTE_64F_PEDANTIC": 71, "CUBLAS_COMPUTE_32I": 72,
+    "CUBLAS_COMPUTE_32F_FAST_TF32": 77,
+}  # fmt: skip
+DTYPES = {0: np.dtype(np.float32), 1: np.dtype(np.float64), 2: np.dtype(np.float16)}  # cudaDataType
+# The kind of arithmetic, by its number: cublasComputeType, or the cudaDataType that older functions take.
+COMPUTE = {
+    0: "32F", 1: "64F", 68: "32F", 69: "32F_PEDANTIC", 70: "64F", 71: "64F_PEDANTIC", 77: "32F_FAST_TF32",
+}  # fmt: skip
+
+
+class Operand(NamedTuple):
+    address: int
+    dtype: int  # cudaDataType
+    ld: int
+    stride: int = 0  # from one matrix of a batch to the next
+
+    def array(self, rows: int, columns: int, batch: int = 1) -> np.ndarray:
+        """(batch, rows, columns), a view of the memory."""
+        dtype = DTYPES.get(self.dtype) or refuse(f"cuBLAS for cudaDataType {self.dtype}")
+        count = (batch - 1) * self.stride + (columns - 1) * self.ld + rows
+        memory = np.frombuffer((ctypes.c_char * (count * dtype.itemsize)).from_address(self.address), dtype)
+        size = dtype.itemsize
+        strides = (self.stride * size, size, self.ld * size)
+        return np.lib.stride_tricks.as_strided(memory, (batch, rows, columns), strides)
+
+
+class Product(NamedTuple):
+    """C = alpha op(A) op(B) + beta C, with op(A) (m, k) and op(B) (k, n); op transposes or does nothing."""
+
+    transpose_a: int
+    transpose_b: int
+    m: int
+    n: int
+    k: int
+    alpha: int  # addresses
+    beta: int
+    compute: int
+
+    def run(self, function: str, a: Operand, b: Operand, c: Operand, batch: int, log: bool = True) -> None:
+        kind = COMPUTE.get(self.compute) or refuse(f"cuBLAS with compute type {self.compute}")
+        wide = np.dtype(np.float64 if kind.startswith("64F") else np.float32)
+        left = a.array(*((self.k, self.m) if self.transpose_a else (self.m, self.k)), batch).astype(wide)
+        right = b.array(*((self.n, self.k) if self.transpose_b else (self.k, self.n)), batch).astype(wide)
+        result = c.array(self.m, self.n, batch)
+        if log:
+            self.log(function, batch, left=DTYPES[a.dtype], result=result.dtype)
+        left = left.swapaxes(1, 2) if self.transpose_a else left
+        right = right.swapaxes(1, 2) if self.transpose_b else right
+        alpha, beta = (np.frombuffer((ctypes.c_char * wide.itemsize).from_address(p), wide)[0] for p in self[5:7])
+        with np.errstate(all="ignore"):  # a GPU overflows in silence
+            product = alpha * (left @ right)
+            result[...] = product if beta == 0 else product + beta * result
+
+    def log(self, function: str, batch: int, left: np.dtype, result: np.dtype) -> None:
+        for count in counters.active:
+            count.gemms.append(
+                counters.Gemm(function, batch, self.m, self.n, self.k, left.name, result.name, COMPUTE[self.compute])
+            )
+
+
+def _gemm_ex(_, ta, tb, m, n, k, alpha, a, type_a, lda, b, type_b, ldb, beta, c, type_c, ldc, compute, algo) -> None:
+    product = Product(ta, tb, m, n, k, alpha, beta, compute)
+    product.run("gemmEx", Operand(a, type_a, lda), Operand(b, type_b, ldb), Operand(c, type_c, ldc), 1)
+
+
+def _gemm_strided_batched_ex(
+    _, ta, tb, m, n, k, alpha, a, type_a, lda, step_a, b, type_b, ldb, step_b, beta, c, type_c, ldc, step_c,
+    batch, compute, algo,
+) -> None:  # fmt: skip
+    operands = Operand(a, type_a, lda, step_a), Operand(b, type_b, ldb, step_b), Operand(c, type_c, ldc, step_c)
+    Product(ta, tb, m, n, k, alpha, beta, compute).run("gemmStridedBatchedEx", *operands, batch)
+
+
+def _gemm_batched_ex(
+    _, ta, tb, m, n, k, alpha, a, type_a, lda, b, type_b, ldb, beta, c, type_c, ldc, batch, compute, algo,
+    function="gemmBatchedEx",
+) -> None:  # fmt: skip
+    """a, b and c are arrays of pointers to matrices."""
+    product = Product(ta, tb, m, n, k, alpha, beta, compute)
+    pointers = (np.frombuffer((ctypes.c_char * (8 * batch)).from_address(p), np.uint64).tolist() for p in (a, b, c))
+    for i, (own_a, own_b, own_c) in enumerate(zip(*pointers, strict=True)):
+        operands = Operand(own_a, type_a, lda), Operand(own_b, type_b, ldb), Operand(own_c, type_c, ldc)
+        product.run(function, *operands, 1, log=False)
+        if i == 0:
+            product.log(function, batch, DTYPES[type_a], DTYPES[type_c])
+
+
+def _gemm_batched(function: str, kind: int) -> Callable[..., None]:
+    def gemm(_, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, batch) -> None:
+        _gemm_batched_ex(
+            _, ta, tb, m, n, k, alpha, a, kind, lda, b, kind, ldb, beta, c, kind, ldc, batch, kind, -1, function
+        )
+
+    return gemm
+
+
+class Cublas(types.ModuleType):
+    """The names that were asked for so far; any other raises when it is called."""
+
+    available = True
+    CUBLASError = type("CUBLASError", (RuntimeError,), {})
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return refusing(f"cuBLAS, {name}")
+
+
+def install() -> None:
+    handles = itertools.count(1)
+    module = Cublas(NAME)
+    functions = {
+        "create": lambda: next(handles),
+        "destroy": lambda handle: None,
+        "setStream": lambda handle, stream: None,
+        "setPointerMode": lambda handle, mode: None,
+        "getPointerMode": lambda handle: CONSTANTS["CUBLAS_POINTER_MODE_HOST"],
+        "setMathMode": lambda handle, mode: None,
+        "getMathMode": lambda handle: CONSTANTS["CUBLAS_DEFAULT_MATH"],
+        "gemmEx": _gemm_ex,
+        "gemmStridedBatchedEx": _gemm_strided_batched_ex,
+        "gemmBatchedEx": _gemm_batched_ex,
+        "sgemmBatched": _gemm_batched("sgemmBatched", 0),
+        "dgemmBatched": _gemm_batched("dgemmBatched", 1),
+    }
+    vars(module).update(CONSTANTS | functions)
+    put_module(module)
+    import cupy_backends.cuda.libs
+
+    cupy_backends.cuda.libs.cublas = module

@@ -1,0 +1,63 @@
+"""The engine on the real CuPy: every operation of the table, in every dtype, as on the CPU."""
+
+import numpy as np
+import pytest
+
+import autograd as ag
+from autograd import Tensor, ops
+from tests import hostcuda
+from tests.op_cases import CASES
+
+pytestmark = pytest.mark.hostcuda
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_case(case, dtype):
+    case.assert_same_on("cuda", dtype)
+
+
+@pytest.mark.parametrize("schedule", ["forwards", "backwards"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_case_with_warps_in_another_order(case, schedule):
+    with hostcuda.schedule(schedule), hostcuda.guarded():
+        case.assert_same_on("cuda", np.float32)
+
+
+def test_the_probe_finds_a_device(cp):
+    assert ag.cuda_available()
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    y = x.to("cuda:0")
+    assert y.device == "cuda:0" and isinstance(y.data, cp.ndarray) and "device='cuda:0'" in repr(y)
+    (y * y).to("cpu").sum().backward()
+    assert x.grad.device == "cpu" and x.grad.numpy().tolist() == [2, 4]
+    with pytest.raises(RuntimeError, match="'cuda:1' is not usable: this machine has 1 CUDA device"):
+        x.to("cuda:1")
+
+
+def test_devices_do_not_mix(cp):
+    here, there = Tensor([1.0]), Tensor([1.0]).to("cuda")
+    with pytest.raises(ValueError, match=r"add: all Tensors must be on one device, got cpu, cuda:0"):
+        here + there
+    with pytest.raises(ValueError, match="an array on cuda:0 met a Tensor on cpu; move one of them"):
+        here + there.data
+    assert (there + np.ones(1)).device == "cuda:0"
+
+
+def test_extremes():
+    """What overflows or has no value, by the same rules as on the CPU."""
+    rows = np.array([[1e4, -1e4, 0], [-np.inf, 0, 1], [-np.inf] * 3, [3e38, 3e38, 0]], np.float32)
+    for operation in (ops.softmax, ops.log_softmax, lambda x: ops.logsumexp(x, -1), ops.sigmoid, ops.gelu):
+        with np.errstate(all="ignore"):
+            want = operation(rows).numpy()
+        np.testing.assert_allclose(operation(Tensor(rows).to("cuda")).numpy(), want, rtol=1e-6)
+
+
+def test_checkpoint_anomaly_and_random_masks():
+    x = Tensor(np.ones((4, 3), np.float32)).to("cuda")
+    x.requires_grad = True
+    stream = ag.random.Stream(0)
+    with ag.detect_anomaly():
+        ag.checkpoint(lambda t: ops.dropout(t.exp(), 0.5, stream), x).sum().backward()
+    want = ops.dropout(np.full((4, 3), np.exp(np.float32(1))), 0.5, stream).numpy()
+    np.testing.assert_allclose(x.grad.numpy(), want, rtol=1e-6)

@@ -1,0 +1,157 @@
+"""CaiT trained by the real CuPy: the same losses, scores and checkpoints as on the CPU."""
+
+import json
+
+import numpy as np
+import pytest
+
+from autograd import Tensor, ops
+from minicait.cli import main
+from minicait.data import Shapes
+from minicait.data.loader import Loader
+from minicait.models.cait import CaiT
+from minicait.nn.record import record
+from minicait.optim import AdamW
+from minicait.train import Recipe, Trainer, evaluate, predict, value_and_grad
+from minicait.train.checkpoint import load_checkpoint, save_checkpoint
+from tests import hostcuda
+
+pytestmark = pytest.mark.hostcuda
+SMALL = {"img_size": 16, "patch_size": 4, "dim": 12, "heads": 3, "depth": 2, "num_classes": 10, "layer_scale": 0.5}
+FULL = Recipe(
+    epochs=1, batch_size=8, lr=1e-3, constant_lr=False, warmup_epochs=0.5, clip_norm=1.0, label_smoothing=0.1,
+    mixup=0.8, cutmix=1.0, ema_decay=0.99, accumulate=2,
+)  # fmt: skip
+
+
+def loaders():
+    return Loader(Shapes(24, 16), 8, training=True), Loader(Shapes(8, 16, seed=1), 8)
+
+
+@pytest.fixture(scope="module")
+def batch():
+    return next(iter(loaders()[0]))
+
+
+def test_losses_are_those_of_the_cpu(batch):
+    def losses(device):
+        trainer = Trainer(CaiT(**SMALL, drop_path_rate=0.2), Recipe(lr=3e-3, clip_norm=1.0, ema_decay=0.9), device)
+        return [trainer.step(*batch) for _ in range(4)], trainer
+
+    (here, cpu), (there, gpu) = losses("cpu"), losses("cuda")
+    np.testing.assert_allclose(there, here, rtol=1e-5)
+    assert here[-1] < here[0] and gpu.device == "cuda:0" and cpu.device == "cpu"
+    averages = [{k: np.asarray(Tensor(v).numpy()) for k, v in t.ema.average.items()} for t in (cpu, gpu)]
+    for name, value in averages[0].items():
+        if not name.endswith(("proj_l.bias", "attn.k.bias")):  # whose gradient is rounding, which Adam blows up
+            np.testing.assert_allclose(averages[1][name], value, atol=1e-4, err_msg=name)
+
+
+def test_gradients_are_those_of_the_cpu(batch):
+    model = CaiT(**SMALL)
+    loss, want = value_and_grad(model, ops.cross_entropy, *batch)
+    there, got = value_and_grad(model.to("cuda"), ops.cross_entropy, *batch)
+    assert there == pytest.approx(loss, rel=1e-6) and got.keys() == want.keys()
+    for name, g in want.items():
+        np.testing.assert_allclose(got[name].get(), g, rtol=1e-4, atol=1e-6 * max(1, np.abs(g).max()), err_msg=name)
+
+
+def test_float16_is_close(batch):
+    """Weights and all in float16, which is more than mixed precision will ask for."""
+    model = CaiT(**SMALL)
+    want, _ = value_and_grad(model, ops.cross_entropy, *batch)
+    loss, gradients = value_and_grad(model.astype("float16").to("cuda"), ops.cross_entropy, *batch)
+    assert loss == pytest.approx(want, rel=2e-3)
+    assert all(g.dtype == np.float16 and np.isfinite(g.get()).all() for g in gradients.values())
+
+
+def test_fit_evaluates_there_and_a_checkpoint_goes_on_to_the_bit(tmp_path):
+    def trainer(seed=0):
+        return Trainer(CaiT(**SMALL, drop_path_rate=0.2, seed=seed), FULL, "cuda")
+
+    class EnoughError(Exception): ...
+
+    def stop(loss):
+        save_checkpoint(first, tmp_path / "c.safetensors")
+        raise EnoughError
+
+    whole, first, second = trainer(), trainer(), trainer(seed=9)
+    (want,) = whole.fit(*loaders())
+    assert want.scores.top5 > 0 and want.ema_scores is not None
+    with pytest.raises(EnoughError):
+        first.fit(*loaders(), after_batch=stop)
+    load_checkpoint(second, tmp_path / "c.safetensors")
+    (got,) = second.fit(*loaders())
+    assert got == want
+    for name, value in whole.model.state_dict().items():
+        np.testing.assert_array_equal(second.model.state_dict()[name], value, err_msg=name)
+
+
+def test_a_model_moves_and_looks_the_same(batch, cp):
+    images, labels = batch
+    model, other = CaiT(**SMALL), CaiT(**SMALL, seed=1).to("cuda")
+    want = predict(model, images)
+    state = {name: value.copy() for name, value in model.state_dict().items()}
+    other.load_state_dict(state)
+    assert all(isinstance(value, np.ndarray) for value in other.state_dict().values())
+    np.testing.assert_allclose(predict(other, images), want, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(other.eval()(cp.asarray(images)).numpy(), want, rtol=1e-4, atol=1e-6)
+    scores = [evaluate(m, [(images, labels)]) for m in (model, other)]
+    assert scores[0][:2] == scores[1][:2] and scores[0].loss == pytest.approx(scores[1].loss, rel=1e-5)
+    with record(model) as here, record(other) as there:
+        model(images), other(images)
+    for name, maps in here.attention.items():
+        np.testing.assert_allclose(there.attention[name].after, maps.after, rtol=1e-4, atol=1e-6)
+    for name, value in other.to("cpu").state_dict().items():
+        np.testing.assert_array_equal(value, state[name])
+
+
+def test_adamw_by_hand(batch):
+    images, labels = batch
+    results = []
+    for device in ("cpu", "cuda"):
+        model = CaiT(**SMALL).to(device)
+        optimiser = AdamW(model, 1e-3)
+        for _ in range(2):
+            optimiser.zero_grad()
+            ops.cross_entropy(model(images), labels).backward()
+            optimiser.step()
+        results.append(model.eval()(images).numpy())
+    np.testing.assert_allclose(*results, rtol=1e-3, atol=1e-5)
+
+
+def test_what_a_step_asks_of_the_gpu(batch):
+    """Budgets, so that a step that grows or waits more often does not go unseen. Lower them when it asks for less."""
+
+    def step_of(depth):
+        trainer = Trainer(CaiT(**SMALL | {"depth": depth}), Recipe(clip_norm=1.0, ema_decay=0.9), "cuda")
+        trainer.step(*batch)
+        with hostcuda.counting() as count:
+            trainer.step(*batch)
+        return count
+
+    one, two = step_of(1), step_of(2)
+    assert two.bytes_to_device == [batch[0].nbytes, batch[1].nbytes]
+    assert two.copies_to_host <= 3  # the loss, the gradients' length to see that it is finite, and again to clip
+    assert two.synchronisations <= 3
+    assert two.launches - one.launches <= 253  # of a block, forward, backward and update
+    assert len(two.gemms) - len(one.gemms) <= 30
+    assert {g.function for g in two.gemms} == {"gemmEx", "gemmStridedBatchedEx", "sgemmBatched"}
+
+
+def test_the_command_line_trains_evaluates_and_predicts_there(tmp_path, capsys):
+    data = ["--img-size", "16", "--val-images", "8"]
+    small = ["--patch-size", "8", "--train-images", "16", "--epochs", "1", "--batch-size", "8"]
+    assert main(["train", "--device", "cuda", "--out", str(tmp_path), *data, *small]) == 0
+    assert "device: CuPy on cuda; the GPU works" in capsys.readouterr().out
+    (run,) = tmp_path.iterdir()
+    weights = ["--weights", str(run / "weights" / "best.safetensors"), "--device"]
+
+    def said(command, *rest):
+        assert main([command, *rest]) == 0
+        return capsys.readouterr().out
+
+    there, here = (json.loads(said("eval", *weights, device, *data, "--json")) for device in ("cuda", "cpu"))
+    assert there["top1"] == here["top1"] and there["loss"] == pytest.approx(here["loss"], rel=1e-5)
+    there, here = (said("predict", *weights, device, str(run / "example.png")) for device in ("cuda", "cpu"))
+    assert there == here
