@@ -45,7 +45,7 @@ def cache_directory() -> Path:
 
 
 def download(url: str, path: Path, sha256: str | None = None, size: int | None = None) -> Path:
-    """Fetch `url` to `path`; size and hash are checked where they are known.
+    """Fetch `url` to `path`, unless it is there; size and hash are checked where they are known.
 
     A part from an earlier try is continued if the server still has the same file, which it tells by its ETag. Where the
     caller does not know the hash, the one that model hubs announce in a header (X-Linked-Etag) is used.
@@ -53,9 +53,8 @@ def download(url: str, path: Path, sha256: str | None = None, size: int | None =
     part = path.with_name(f"{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        wanted = not path.is_file()  # else something is there that the caller does not want
         with _alone(path.parent):
-            if wanted and path.is_file():  # another process was at it meanwhile
+            if path.is_file() and size in (None, path.stat().st_size):  # another process was at it meanwhile
                 return path
             for tries in range(TRIES):
                 before = _length(part)
