@@ -16,6 +16,7 @@
 #include <math.h>
 #include <memory>
 #include <setjmp.h>
+#include <sys/mman.h>
 #include <type_traits>
 #include <ucontext.h>
 #include <utility>
@@ -57,7 +58,7 @@ namespace hostcuda {
 
 constexpr int POISON = 0xFF;  // NaN in every kind of float, -1 in every kind of integer
 constexpr unsigned MOST_THREADS = 1024;
-constexpr size_t STACK = 64 * 1024;
+constexpr size_t STACK = 256 * 1024, PAGE = 4096;
 
 // ---- threads that wait for each other
 
@@ -69,8 +70,20 @@ enum Schedule {
 
 enum State { READY, AT_WARP_BARRIER, AT_BLOCK_BARRIER, DONE };
 
+// A stack grows downwards, to a page that may not be touched: a thread that needs more dies there.
+inline char* new_stack() {
+  int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  void* stack = mmap(nullptr, STACK, PROT_READ | PROT_WRITE, flags, -1, 0);
+  if (stack == MAP_FAILED) throw "there is no memory for the stacks of its threads";
+  mprotect(stack, PAGE, PROT_NONE);
+  return (char*)stack;
+}
+struct FreeStack {
+  void operator()(char* stack) const { munmap(stack, STACK); }
+};
+
 struct Fiber {
-  std::unique_ptr<char[]> stack;
+  std::unique_ptr<char[], FreeStack> stack;
   jmp_buf place;  // where it goes on
   uint3 index;
   State state;
@@ -126,7 +139,7 @@ inline void run_fiber() {
 __attribute__((noinline)) inline void make_fiber(unsigned number) {
   ucontext_t context;
   running = number;
-  fibers[number].stack.reset(new char[STACK]);
+  fibers[number].stack.reset(new_stack());
   getcontext(&context);
   context.uc_stack.ss_sp = fibers[number].stack.get();
   context.uc_stack.ss_size = STACK;
