@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from autograd import kernels
 from autograd.backend import Array, array_module
 
 from .flat import Flat, flatten, is_decayed, zeros_like
@@ -50,7 +51,12 @@ class AdamW:
             given = {name: p.grad.data for name, p in self.parameters.items() if p.grad is not None}
         self.steps += 1
         parts = [(*chunk, decay) for *arrays, decay in self._parts(given) for chunk in _chunks(*arrays)]
-        on_threads(lambda part: self._move(*part), parts, threads)
+
+        def move(part: tuple[Any, ...]) -> None:
+            p, g, m, v, decay = part
+            kernels.adamw(p, g, m, v, self.lr, self.betas, self.eps, decay, self.steps)
+
+        on_threads(move, parts, threads)
 
     def _parts(self, gradients: Mapping[str, Array]) -> Iterator[tuple[Any, ...]]:
         """Weights, gradients, both means and the decay: of all at once if they are one array each, else by name."""
@@ -64,25 +70,6 @@ class AdamW:
             if (g := gradients.get(name)) is not None:
                 own = decay if is_decayed(name, p.shape) else 0.0
                 yield p.data, g, self.mean[name], self.square[name], own
-
-    def _move(self, p: Array, g: Array, m: Array, v: Array, decay: float) -> None:
-        """All in place, with one array of scratch that is small enough to stay in the cache."""
-        (b1, b2), xp = self.betas, array_module(p)
-        scratch = g * (1 - b1)
-        m *= b1
-        m += scratch
-        xp.multiply(g, g, out=scratch)
-        scratch *= 1 - b2
-        v *= b2
-        v += scratch
-        if decay:
-            p *= 1 - decay
-        xp.sqrt(v, out=scratch)
-        scratch *= 1 / math.sqrt(1 - b2**self.steps)
-        scratch += self.eps
-        xp.divide(m, scratch, out=scratch)
-        scratch *= self.lr / (1 - b1**self.steps)
-        p -= scratch
 
     def zero_grad(self) -> None:
         for p in self.parameters.values():
@@ -153,18 +140,13 @@ class EMA:
         self.steps += 1
         decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
 
-        def move(chunk: tuple[Array, ...]) -> None:
-            average, own = chunk
-            step = own - average
-            step *= 1 - decay
-            average += step
-
         weights = flatten(self.model, parameters=self.parameters)
         wholes = None if weights is None else weights.wholes(self.average)
         pairs: list[Any] = [(self.average[name], p.data) for name, p in self.parameters.items()]
         if wholes is not None:
             pairs = [wholes[::-1]]
-        on_threads(move, [chunk for pair in pairs for chunk in _chunks(*pair)], threads)
+        chunks = [chunk for pair in pairs for chunk in _chunks(*pair)]
+        on_threads(lambda pair: kernels.move_average(pair[0], pair[1], 1 - decay), chunks, threads)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -3,11 +3,13 @@
 from .attention import attention, attention_grad, talking_heads, talking_heads_grad
 from .gelu import erf, gelu
 from .layer_norm import layer_norm, layer_norm_grad
+from .optim import adamw, move_average
 from .sigmoid import sigmoid
 from .softmax import log_softmax, log_softmax_grad, logsumexp, softmax, softmax_grad
 from .total import as_rows, centred, mean, row_dots, sum_over_rows, total, widened
 
 __all__ = [
+    "adamw",
     "as_rows",
     "attention",
     "attention_grad",
@@ -20,6 +22,7 @@ __all__ = [
     "log_softmax_grad",
     "logsumexp",
     "mean",
+    "move_average",
     "row_dots",
     "sigmoid",
     "softmax",

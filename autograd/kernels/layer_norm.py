@@ -12,14 +12,63 @@ from __future__ import annotations
 import numpy as np
 
 from ..backend import Array, array_module
+from .rows import each_row, on_gpu
 from .total import as_rows, row_dots, row_sums, sum_over_rows, widened
 
 FAR = 100  # beyond this square of mean / deviation, the rounding of the mean shows
 
 
+_CUDA = """
+extern "C" __global__ void layer_norm(
+    const T* x, const T* weight, const T* bias, T* y, T* x_hat, wide_t* rstd, wide_t eps, int n
+) {
+    size_t row = (size_t)blockIdx.x * n;
+    wide_t sum = 0, square = 0;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) sum += wide_t(x[row + i]);
+    wide_t mean = over_block(sum, Sum()) / n;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        wide_t centred = wide_t(x[row + i]) - mean;
+        square += centred * centred;
+    }
+    wide_t scale = wide_t(1) / sqrt(over_block(square, Sum()) / n + eps);
+    if (threadIdx.x == 0) rstd[blockIdx.x] = scale;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        T value = (wide_t(x[row + i]) - mean) * scale;
+        x_hat[row + i] = value;
+        y[row + i] = wide_t(value) * wide_t(weight[i]) + wide_t(bias[i]);
+    }
+}
+"""
+_CUDA_GRAD = """
+extern "C" __global__ void layer_norm_grad(
+    const T* g, const T* x_hat, const wide_t* rstd, const T* weight, T* dx, wide_t* product, int n
+) {
+    size_t row = (size_t)blockIdx.x * n;
+    wide_t sum = 0, dot = 0;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        wide_t scaled = wide_t(g[row + i]) * wide_t(weight[i]);
+        sum += scaled;
+        dot += scaled * wide_t(x_hat[row + i]);
+        product[row + i] = wide_t(g[row + i]) * wide_t(x_hat[row + i]);  // to be added up for the weight
+    }
+    wide_t mean = over_block(sum, Sum()) / n;
+    wide_t slope = over_block(dot, Sum()) / n;
+    for (int i = threadIdx.x; i < n; i += blockDim.x)
+        dx[row + i] =
+            rstd[blockIdx.x] * (wide_t(g[row + i]) * wide_t(weight[i]) - mean - wide_t(x_hat[row + i]) * slope);
+}
+"""
+
+
 def layer_norm(x: Array, weight: Array, bias: Array, eps: float) -> tuple[Array, Array, Array]:
     """The result, and x_hat and rstd for the gradient."""
     xp, n = array_module(x), x.shape[-1]
+    if on_gpu(x):
+        y, x_hat = xp.empty(x.shape, x.dtype), xp.empty(x.shape, x.dtype)
+        rstd = xp.empty((*x.shape[:-1], 1), np.promote_types(x.dtype, np.float32))
+        arrays = map(xp.ascontiguousarray, (x, weight, bias))
+        each_row(_CUDA, "layer_norm", x, *arrays, y, x_hat, rstd, rstd.dtype.type(eps))
+        return y, x_hat, rstd
     wide = widened(x)
     mean = row_sums(wide) / n
     x_hat = wide - mean
@@ -41,6 +90,12 @@ def layer_norm_grad(g: Array, x_hat: Array, rstd: Array, weight: Array) -> tuple
     The means of g' and g' * x_hat over a row are products of g and g * x_hat with the weight, and the latter is summed
     over all rows for the weight's gradient.
     """
+    if on_gpu(g):
+        xp = array_module(g)
+        dx, product = xp.empty(g.shape, g.dtype), xp.empty(g.shape, rstd.dtype)
+        arrays = map(xp.ascontiguousarray, (g, x_hat, rstd, weight))
+        each_row(_CUDA_GRAD, "layer_norm_grad", g, *arrays, dx, product)
+        return dx, sum_over_rows(product).astype(g.dtype, copy=False), sum_over_rows(g)
     wide, x_hat, weight = (a.astype(rstd.dtype, copy=False) for a in (g, x_hat, weight))
     n = g.shape[-1]
     product = wide * x_hat

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..backend import Array, array_module
+from .rows import each_row, on_gpu
 from .total import row_dots, row_sums, total, widened
 
 LARGE = 1e26  # e^60: this and its inverse are well within float32
@@ -21,6 +22,33 @@ def softmax(x: Array, axis: Any) -> Array:
     _, y, sums, _ = _exponentials(x, axis)
     y /= sums
     return y.astype(x.dtype, copy=False)
+
+
+# The values of a row are read from memory once; the second and third time they are in the cache.
+_SOFTMAX = """
+extern "C" __global__ void softmax_of_rows(const T* x, T* y, int n) {
+    x += (size_t)blockIdx.x * n;
+    y += (size_t)blockIdx.x * n;
+    wide_t top = x[0];
+    for (int i = threadIdx.x; i < n; i += blockDim.x) top = Largest()(top, x[i]);
+    top = over_block(top, Largest());
+    if (isinf(top)) top = 0;
+    wide_t sum = 0;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) sum += exp(wide_t(x[i]) - top);
+    sum = over_block(sum, Sum());
+    for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = sum == 0 ? wide_t(0) : exp(wide_t(x[i]) - top) / sum;
+}
+"""
+_SOFTMAX_GRAD = """
+extern "C" __global__ void softmax_of_rows_grad(T* g, const T* y, int n) {
+    g += (size_t)blockIdx.x * n;
+    y += (size_t)blockIdx.x * n;
+    wide_t dot = 0;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) dot += wide_t(g[i]) * wide_t(y[i]);
+    dot = over_block(dot, Sum());
+    for (int i = threadIdx.x; i < n; i += blockDim.x) g[i] = (wide_t(g[i]) - dot) * wide_t(y[i]);
+}
+"""
 
 
 def softmax_of_rows(x: Array) -> Array:
@@ -35,11 +63,19 @@ def softmax_of_rows(x: Array) -> Array:
         if sums.min() > 1 / LARGE and sums.max() < LARGE:
             y /= sums
             return y
+    if on_gpu(x):
+        xp = array_module(x)
+        y = xp.empty(x.shape, x.dtype)
+        each_row(_SOFTMAX, "softmax_of_rows", x, xp.ascontiguousarray(x), y)
+        return y
     return softmax(x, -1)
 
 
 def softmax_of_rows_grad(g: Array, y: Array) -> Array:
-    """softmax_grad over the last axis, in place of g."""
+    """softmax_grad over the last axis, in place of g, which is contiguous."""
+    if on_gpu(g):
+        each_row(_SOFTMAX_GRAD, "softmax_of_rows_grad", g, g, array_module(y).ascontiguousarray(y))
+        return g
     g -= row_dots(g, y)
     g *= y
     return g
