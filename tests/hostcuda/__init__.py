@@ -7,6 +7,7 @@ and it calls libraries such as cuBLAS. `install()` replaces the ground under all
     memory       device memory is host memory: poisoned when it is fresh, and with guard pages on request
     runtime      copies, streams, events, kernel launches over that memory
     compiler     a kernel is compiled by NVRTC, so that the real compiler accepts it, and by g++ with shim.h, to be run
+    gxx          g++, with a cache on disk
     blas         the products of cuBLAS, in NumPy
     counters     how many launches, copies, synchronisations and products a piece of code takes
     unsupported  what is precompiled for a GPU (Thrust, CUB, cuRAND, cuSOLVER, cuFFT, ...) raises HostCudaError

@@ -65,7 +65,7 @@ def _include_flags() -> list[str]:
 def _surroundings() -> str:
     """All that a result depends on beside the source and the flags."""
     version = subprocess.run(["g++", "--version"], capture_output=True, text=True, check=True).stdout
-    shim = [(HERE / name).read_text() for name in ("shim.h", "shim_functions.h")]
+    shim = [(HERE / name).read_text() for name in ("shim.h", "shim_warps.h", "shim_functions.h")]
     cupy = [d.version for d in importlib.metadata.distributions() if d.name.startswith("cupy-cuda")]
     return repr((version, shim, sorted(cupy)))
 
