@@ -1,4 +1,7 @@
-"""Attention over heads, forward and backward. Heads are views into q, k and v, not copies.
+"""Attention over heads, forward and backward.
+
+On the CPU, heads are views into q, k and v, which BLAS takes as they are. On a GPU they are copied once, to be one
+after the other in memory: CuPy would copy them for every product.
 
 Shapes: q (B, M, d), k and v (B, N, d), with d = heads * c; inside, (B, heads, M, c) and maps (B, heads, M, N).
 Of the maps only the softmax is kept for backward; the scores before it cost one product to make again.
@@ -6,11 +9,11 @@ Of the maps only the softmax is kept for backward; the scores before it cost one
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from .. import cuda
 from ..backend import Array, array_module
+from .rows import TYPES, on_gpu
 from .softmax import softmax_of_rows, softmax_of_rows_grad
 from .total import column_sums, total
 
@@ -49,10 +52,26 @@ def attention_grad(g: Array, q: Array, k: Array, v: Array, maps: Array) -> tuple
     return join_heads(scores @ k), join_heads(scores.swapaxes(-1, -2) @ q), join_heads(dv)
 
 
+# A thread for each value of the result: that of a head, at a position, in an image.
+_MIX = """
+    long long position = i % positions, head = i / positions % heads, image = i / positions / heads;
+    wide_t sum = 0;
+    for (long long other = 0; other < heads; other++)
+        sum += wide_t(weight[head * heads + other]) * wide_t(maps[(image * heads + other) * positions + position]);
+    out = sum;
+"""
+
+
 def mix_heads(maps: Array, weight: Array, out: Array | None = None) -> Array:
     """A linear layer over the head axis of (B, heads, M, N): a small matrix times maps seen as (heads, positions)."""
     xp = array_module(maps)
     out = xp.empty(maps.shape, maps.dtype) if out is None else out
+    if on_gpu(maps):
+        sizes = np.int64(maps.shape[1]), np.int64(maps.shape[2] * maps.shape[3])
+        arguments = "raw T maps, raw T weight, int64 heads, int64 positions"
+        formula = _MIX.replace("wide_t", TYPES[maps.dtype.name][1])
+        cuda.elementwise(arguments, "T out", formula, "mix_heads")(maps, weight, *sizes, out)
+        return out
     xp.matmul(weight, _positions(maps), out=_positions(out))
     return out
 
@@ -65,7 +84,10 @@ def mix_heads_grad(g: Array, maps: Array) -> Array:
 def _positions(maps: Array) -> Array:
     """(B, heads, M, N) seen as (B, parts, heads, positions), in parts that are short enough for BLAS to stay fast."""
     batch, heads, queries, keys = maps.shape
-    parts = next((n for n in range(1, queries) if queries % n == 0 and heads * queries * keys <= n * PART), queries)
+    parts = 1
+    if isinstance(maps, np.ndarray):
+        whole = heads * queries * keys
+        parts = next((n for n in range(1, queries) if queries % n == 0 and whole <= n * PART), queries)
     return maps.reshape(batch, heads, parts, queries // max(1, parts) * keys).swapaxes(1, 2)
 
 
@@ -81,15 +103,13 @@ def talking_heads(
     xp = array_module(qkv)
     q, k, v = _q_k_v(qkv, weight_l.shape[0])
     q, scale, _ = _scaled_in_time(q)
-    y = xp.empty((*qkv.shape[:2], qkv.shape[2] // 3), qkv.dtype)
-    y_heads = split_heads(y, weight_l.shape[0])  # a view: what is written there is in y
-
+    (y,) = result = _empty_heads(q, 1)
     scores = q @ k.swapaxes(-1, -2)
     maps = softmax_of_rows(mix_heads(scores, weight_l * scale))
     mixed = mix_heads(maps, weight_w, out=scores)
-    xp.matmul(mixed, v, out=y_heads)
-    y_heads += bias_w[:, None, None] * column_sums(v)
-    return y, maps, mixed
+    xp.matmul(mixed, v, out=y)
+    y += bias_w[:, None, None] * column_sums(v)
+    return _side_by_side(result), maps, mixed
 
 
 def talking_heads_grad(
@@ -100,11 +120,9 @@ def talking_heads_grad(
     heads = weight_l.shape[0]
     q, k, v = _q_k_v(qkv, heads)
     q, scale, scale_of_q = _scaled_in_time(q)
-    g = split_heads(g, heads)
+    g = split_heads(g, heads) if xp is np else xp.ascontiguousarray(split_heads(g, heads))
     sum_g, sum_v = column_sums(g), column_sums(v)
-    dqkv = xp.empty(qkv.shape, qkv.dtype)
-    dq, dk, dv = _q_k_v(dqkv, heads)  # views again
-
+    dq, dk, dv = dqkv = _empty_heads(q, 3)
     mixed = mix_heads(maps, weight_w)
     xp.matmul(mixed.swapaxes(-1, -2), g, out=dv)
     dv += bias_w[:, None, None] * sum_g
@@ -118,7 +136,8 @@ def talking_heads_grad(
     if scale_of_q != 1:
         dq *= scale_of_q
     xp.matmul(dscores.swapaxes(-1, -2), q, out=dk)
-    return dqkv, dweight_l, xp.zeros_like(bias_w), dweight_w, (sum_g * sum_v).sum(axis=(0, 2, 3))
+    dbias_w = (sum_g * sum_v).sum(axis=(0, 2, 3))
+    return _side_by_side(dqkv), dweight_l, xp.zeros_like(bias_w), dweight_w, dbias_w
 
 
 def _scaled_in_time(q: Array) -> tuple[Array, float, float]:
@@ -127,7 +146,24 @@ def _scaled_in_time(q: Array) -> tuple[Array, float, float]:
     return (q * scale, 1.0, scale) if q.dtype == np.float16 else (q, scale, 1.0)
 
 
-def _q_k_v(qkv: Array, heads: int) -> Any:
-    """(B, N, 3 * heads * c) seen as three (B, heads, N, c)."""
+def _q_k_v(qkv: Array, heads: int) -> Array:
+    """(B, N, 3 * heads * c) as (3, B, heads, N, c)."""
     batch, tokens, width = qkv.shape
-    return qkv.reshape(batch, tokens, 3, heads, width // (3 * heads)).transpose(2, 0, 3, 1, 4)
+    parts = qkv.reshape(batch, tokens, 3, heads, width // (3 * heads)).transpose(2, 0, 3, 1, 4)
+    xp = array_module(qkv)
+    return parts if xp is np else xp.ascontiguousarray(parts)
+
+
+def _empty_heads(like: Array, count: int) -> Array:
+    """Room for `count` arrays (B, heads, N, c), which is then seen as (B, N, count * heads * c) without a copy."""
+    batch, heads, tokens, size = like.shape
+    xp = array_module(like)
+    if xp is not np:
+        return xp.empty((count, *like.shape), like.dtype)
+    return np.empty((batch, tokens, count, heads, size), like.dtype).transpose(2, 0, 3, 1, 4)
+
+
+def _side_by_side(parts: Array) -> Array:
+    """(count, B, heads, N, c) as (B, N, count * heads * c); on a GPU this is a copy."""
+    count, batch, heads, tokens, size = parts.shape
+    return parts.transpose(1, 3, 0, 2, 4).reshape(batch, tokens, count * heads * size)

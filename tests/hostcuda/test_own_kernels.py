@@ -5,6 +5,7 @@ import pytest
 
 from autograd import kernels
 from autograd.kernels import rows
+from autograd.kernels.attention import mix_heads
 from autograd.kernels.layer_norm import layer_norm, layer_norm_grad
 from autograd.kernels.softmax import softmax_of_rows, softmax_of_rows_grad
 from tests import hostcuda
@@ -64,6 +65,15 @@ def test_gelu(cp, dtype):
     for got, want in zip(there, kernels.gelu(x, with_derivative=True), strict=True):
         close(got, want)
     close(kernels.gelu(cp.asarray(x), with_derivative=False)[0], kernels.gelu(x, with_derivative=False)[0])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_mixing_heads(cp, dtype):
+    maps, weight = draw(2, 3, 5, 7, dtype=dtype), draw(3, 3, dtype=dtype)
+    with hostcuda.guarded(), hostcuda.counting() as count:
+        there = mix_heads(cp.asarray(maps), cp.asarray(weight).T)
+    assert count.kernels == ["mix_heads"]
+    close(there, mix_heads(maps, weight.T))
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.01])
