@@ -139,7 +139,6 @@ class EMA:
     def update(self, threads: int = 1) -> None:
         self.steps += 1
         decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
-
         weights = flatten(self.model, parameters=self.parameters)
         wholes = None if weights is None else weights.wholes(self.average)
         pairs: list[Any] = [(self.average[name], p.data) for name, p in self.parameters.items()]

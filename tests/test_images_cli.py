@@ -126,6 +126,10 @@ def test_predict(trained, photos, tmp_path, capsys):
     assert main([*arguments, "--skip-bad-images", str(tmp_path / "bad.jpg"), str(photos / "red/0.jpg")]) == 0
     captured = capsys.readouterr()
     assert "left out: " in captured.err and captured.out.startswith(str(photos / "red/0.jpg"))
+    both = [str(tmp_path / "bad.jpg"), str(photos / "red/0.jpg")]
+    assert main([*arguments, "--skip-bad-images", "--json", *both]) == 0
+    good, bad = json.loads(capsys.readouterr().out)
+    assert good["file"] == both[1] and bad["file"] == both[0] and "it is empty" in bad["error"]
 
 
 def test_fine_tuning_and_distilling(trained, photos, tmp_path, capsys, monkeypatch):
@@ -175,6 +179,32 @@ def test_a_damaged_image_stops_a_run_that_then_goes_on_without_it(photos, tmp_pa
     assert main([*proposed[proposed.index("train") :], "--device", "cpu"]) == 0
     text = capsys.readouterr().out
     assert text.count("left out: ") == 1 and "left out so far: 1 images" in text
+    for name in ("evaluate", "resume"):  # and the commands for later go on without it, too
+        assert next(line for line in text.splitlines() if line.startswith(f"{name}:")).endswith("--skip-bad-images")
+    assert (tmp_path / "mine-tiny-1/log.csv").read_text().splitlines()[-1].endswith(",1")
+    assert resumed(tmp_path / "mine-tiny-1", skip_bad=True)._bad_images() == [bad_image(text)]
+
+
+def bad_image(text):
+    return next(line for line in text.splitlines() if line.startswith("left out: ")).removeprefix("left out: ")
+
+
+def test_too_little_memory_names_an_option_and_a_value(photos, tmp_path, capsys, monkeypatch):
+    def full(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(Trainer, "step", full)
+    options = ["train", *SMALL, "--data", str(photos), "--out", str(tmp_path), "--threads"]
+    assert main([*options, "4"]) == 2
+    assert "out of memory; try --threads 2 (each holds a micro-batch" in capsys.readouterr().err
+    assert main([*options, "1"]) == 2
+    assert "out of memory; try a smaller --preset\n" in capsys.readouterr().err
+
+
+def test_whoever_doubts_an_error_can_see_where_it_comes_from(monkeypatch):
+    monkeypatch.setenv("MINICAIT_DEBUG", "1")
+    with pytest.raises(ValueError, match="there is no folder .*nowhere"):
+        main(["train", "--data", "nowhere"])
 
 
 @pytest.mark.parametrize(

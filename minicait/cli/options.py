@@ -21,8 +21,7 @@ def add_data(group: Any, default: str, val_fraction: float | None = Source.val_f
     group.add_argument("--val-images", type=int, metavar="N", help="validate on so many (default: all; of shapes, 500)")
     kinds = "of shapes: easy, medium or hard (default: %(default)s)"
     group.add_argument("--difficulty", default=plain.difficulty, help=kinds)
-
-    keep = "read images once, shrink them to N pixels and keep them in memory"
+    keep = "read images once and keep them in memory, those to learn from shrunk to N pixels"
     group.add_argument("--keep-side", type=int, metavar="N", help=keep)
 
 

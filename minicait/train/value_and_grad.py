@@ -1,8 +1,8 @@
 """value_and_grad: the loss of a batch and its gradients, by micro-batches on threads, or in processes.
 
-The batch is cut into pieces of an image or a few, whose activations stay in the cache. Each piece runs forward and
-backward in one worker thread, with single-threaded matrix products inside; NumPy lets go of the interpreter meanwhile.
-Memory depends on the piece, not on the batch.
+The batch is cut into pieces of an image or a few, whose activations are small. Each piece runs forward and backward in
+one worker, a thread or a process, with single-threaded matrix products inside; NumPy lets go of the interpreter
+meanwhile. Memory depends on the piece, and hardly on the batch.
 
 The size of a piece does not depend on the number of threads, and the gradients of the pieces are added in their order.
 Random masks belong to samples. So the result is the same, to the bit, for any number of threads.
