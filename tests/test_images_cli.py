@@ -1,6 +1,5 @@
 """One's own images from beginning to end: train, resume, evaluate, predict, fine-tune, distil; and wrong input."""
 
-import importlib.util
 import json
 import os
 import shlex
@@ -14,10 +13,8 @@ from PIL import Image
 
 import minicait
 from minicait.cli import main, parser
-from minicait.cli.guard import guarded
 from minicait.cli.train import _plan
 from minicait.data import Source
-from minicait.data.imagenette import ARCHIVES, CLASSES
 from minicait.data.picture import MEAN, STD, Picture
 from minicait.data.transforms import evaluation
 from minicait.models.cait import CaiT
@@ -26,24 +23,11 @@ from minicait.train.announce import next_commands
 from minicait.train.run import resumed
 from minicait.train.teacher import Teacher
 from tests.data.test_crops import photograph
-from tests.data.test_imagenette import ADDRESS, announced, packed
-from tests.local_server import local_server
+from tests.test_main_job import run_example
 from tests.train.test_run import assert_same_run
 
 ROOT = Path(__file__).parents[1]
 SMALL = ["--device", "cpu", "--preset", "tiny", "--img-size", "16", "--patch-size", "8", "--batch-size", "8"]
-
-
-def example(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / f"examples/{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def run_example(monkeypatch, name, *arguments):
-    monkeypatch.setattr("sys.argv", [name, *map(str, arguments)])
-    return guarded(example(name).main, name)
 
 
 @pytest.fixture(scope="module")
@@ -251,65 +235,6 @@ def test_bad_input_of_eval_and_predict(arguments, sentence, trained, photos, tmp
     assert main([argument.format(**places) for argument in arguments]) == 2
     error = capsys.readouterr().err
     assert sentence in error and error.count("\n") == 1
-
-
-def test_the_main_job_on_imagenette(tmp_path, monkeypatch, capsys):
-    """From the download to the picture of the attention, with a small Imagenette on this machine."""
-    rng = np.random.default_rng(0)
-    files = {}
-    for part, count in (("train", 2), ("val", 1)):
-        for number in CLASSES:
-            for i in range(count):
-                path = tmp_path / "image.jpg"
-                photograph(90, 70, seed=int(rng.integers(1000))).save(path)
-                files[f"{part}/{number}/{i}.JPEG"] = path.read_bytes()
-    content = packed(files)
-    monkeypatch.setitem(RECIPES, "small", RECIPES["small"].changed(batch_size=8))
-    monkeypatch.setitem(ARCHIVES, "160", announced(content))
-    monkeypatch.setenv("MINICAIT_CACHE", str(tmp_path / "cache"))
-    with local_server() as server:
-        server.files[ADDRESS] = content
-        monkeypatch.setenv("MINICAIT_IMAGENETTE", server.url)
-        options = ["--epochs", 1, "--device", "cpu", "--out", tmp_path / "runs"]
-        assert run_example(monkeypatch, "train_imagenette", *options) == 0
-    text = capsys.readouterr().out
-    parts = [
-        "device: NumPy", "plan: cait_tiny_64 on Imagenette", "data: imagenette, 10 classes, 64 pixels, 20 to train",
-        "is right for", "attention.png", "minicait predict --weights", "minicait eval", "--resume",
-    ]  # fmt: skip
-    for part in parts:
-        assert part in text, part
-    with Image.open(tmp_path / "runs/imagenette-1/attention.png") as sheet:
-        assert sheet.width > 400
-    _, info = minicait.load_model(tmp_path / "runs/imagenette-1/weights/best.safetensors")
-    assert info.class_names == list(CLASSES.values())
-
-
-def test_the_main_job_without_a_network(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("MINICAIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("MINICAIT_IMAGENETTE", "http://127.0.0.1:9")
-    monkeypatch.setattr("sys.argv", ["job", "--epochs", "1", "--device", "cpu", "--out", str(tmp_path / "runs")])
-    job = example("train_imagenette")
-    monkeypatch.setattr(job, "images_per_second", lambda model: 0.5)  # a machine that needs hours for an epoch
-    monkeypatch.setattr(job, "Source", lambda data, **_: Source(data, train_images=64, val_images=20))
-    assert guarded(job.main) == 0
-    text = capsys.readouterr().out
-    assert text.startswith("device: NumPy on") and "NO IMAGENETTE: could not download http://127.0.0.1:9/" in text
-    for part in ("TRAINING ON SHAPES INSTEAD", "is right for", "is on the object", "attention.png"):
-        assert part in text, part
-    for line in text.splitlines()[-3:]:  # the commands, as they stand there
-        words = shlex.split(line.partition(":")[2])
-        start = next(i for i, word in enumerate(words) if word in ("predict", "eval", "train"))
-        assert main(words[start:]) == 0
-
-
-def test_the_plan_for_a_gpu(capsys, monkeypatch):
-    job = example("train_imagenette")
-    plan = job.plan_photographs("cuda", None, 0)
-    assert (plan.model, plan.data.data) == ("cait_xxs24_224", "imagenette-320")
-    assert "342 MB" in capsys.readouterr().out  # what the plan needs, and it is said first
-    monkeypatch.setattr("sys.argv", ["job", "--device", "gpu"])
-    assert guarded(job.main) == 2 and "unknown device 'gpu'" in capsys.readouterr().err
 
 
 def test_the_printed_evaluation_gives_the_printed_score(trained, photos, capsys):
