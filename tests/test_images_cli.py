@@ -187,7 +187,7 @@ def test_too_little_memory_names_an_option_and_a_value(photos, tmp_path, capsys,
 
 def test_whoever_doubts_an_error_can_see_where_it_comes_from(monkeypatch):
     monkeypatch.setenv("MINICAIT_DEBUG", "1")
-    with pytest.raises(ValueError, match="there is no folder .*nowhere"):
+    with pytest.raises(ValueError, match=r"there is no folder .*nowhere"):
         main(["train", "--data", "nowhere"])
 
 
