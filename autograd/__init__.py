@@ -7,7 +7,7 @@ kernels     the fused array functions behind some of them
 engine      backward() and grad(): the chain rule over the recorded graph
 gradcheck   check_grads: analytic against numerical gradients
 checkpoint  recompute instead of store
-modes       no_grad, detect_anomaly
+modes       no_grad, autocast, detect_anomaly
 random      reproducible streams of random numbers
 backend     NumPy or CuPy; cuda is the only file that imports CuPy
 """
@@ -20,11 +20,11 @@ from .cuda import cuda_available
 from .engine import grad
 from .function import Context, Function
 from .gradcheck import GradientError, KinkError, check_grads
-from .modes import detect_anomaly, inherit_modes, no_grad
+from .modes import autocast, detect_anomaly, inherit_modes, no_grad
 
 BELONGS_TO = "minicait"  # tells this package from the other one of the same name, see minicait/__init__.py
 
 __all__ = [
-    "AnomalyError", "Context", "Function", "GradientError", "KinkError", "Tensor", "check_grads", "checkpoint",
-    "cuda_available", "detect_anomaly", "grad", "inherit_modes", "no_grad", "ops", "random",
+    "AnomalyError", "Context", "Function", "GradientError", "KinkError", "Tensor", "autocast", "check_grads",
+    "checkpoint", "cuda_available", "detect_anomaly", "grad", "inherit_modes", "no_grad", "ops", "random",
 ]  # fmt: skip

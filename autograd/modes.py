@@ -1,4 +1,4 @@
-"""The modes that recording obeys: `no_grad`, `detect_anomaly`, and the tape of a running `checkpoint`.
+"""The modes that operations obey: `no_grad`, `autocast`, `detect_anomaly`, and the tape of a running `checkpoint`.
 
 They live in one context variable, so two threads or two coroutines never see each other's modes. A new thread
 starts with the defaults; `inherit_modes` hands the caller's modes to a worker.
@@ -16,9 +16,11 @@ from typing import Any, NamedTuple
 class Modes(NamedTuple):
     grad: bool = True  # record operations, so that backward can follow them
     anomaly: bool = False  # look for NaN, Inf and edited arrays
+    products: str = "as given"  # in which precision matrices are multiplied: one of PRODUCTS
     tape: Any = None  # a running checkpoint, told of every operation that is recorded
 
 
+PRODUCTS = ("as given", "tf32", "float16")
 _DEFAULTS = Modes()
 _modes = contextvars.ContextVar("autograd_modes", default=_DEFAULTS)
 current = _modes.get  # one look-up per operation: this is on the hot path
@@ -44,6 +46,23 @@ class changed(ContextDecorator):  # noqa: N801  (used like a function)
 def no_grad() -> changed:
     """Do not record: results need no gradient and nothing is kept for backward. Also a decorator."""
     return changed(grad=False)
+
+
+def autocast(products: str = "float16") -> changed:
+    """Multiply float32 matrices in a lower precision, which the tensor cores of a GPU do several times as fast.
+
+    "float16"   linear layers, products and attention convert their operands and give float16; norms, softmax and losses
+                stay in float32, and where float16 meets float32, float32 comes out. The Tensors that are given stay as
+                they are, and so do their gradients. Small gradients vanish in float16: multiply the loss by a large
+                number, as `minicait.train.Trainer` does, and divide the gradients by it.
+    "tf32"      everything is float32, but products take only 10 bits of a factor's 23 behind the point. NumPy, and GPUs
+                older than 2020, multiply in float32 as ever.
+
+    Run forward *and* backward inside the block.
+    """
+    if products not in PRODUCTS:
+        raise ValueError(f"autocast: products must be 'float16' or 'tf32', got {products!r}")
+    return changed(products=products)
 
 
 def detect_anomaly() -> changed:
