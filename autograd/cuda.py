@@ -91,6 +91,22 @@ def elementwise(arguments: str, results: str, formula: str, name: str) -> Any:
     return module().ElementwiseKernel(arguments, results, formula, name)
 
 
+@cache
+def cublas() -> Any:
+    """The library that multiplies matrices, or None where it cannot be reached: cupy_backends is CuPy's own affair."""
+    try:
+        from cupy_backends.cuda.libs import cublas as library
+    except ImportError:
+        return None
+    wanted = "gemmEx", "gemmStridedBatchedEx", "CUBLAS_COMPUTE_32F", "CUBLAS_COMPUTE_32F_FAST_TF32"
+    return library if all(hasattr(library, name) for name in wanted) else None
+
+
+def cublas_handle() -> int:
+    """Of the current device."""
+    return module().cuda.get_cublas_handle()
+
+
 def erf(x: Any) -> Any:
     """CuPy's own, exact in float64."""
     from cupyx.scipy.special import erf as cupyx_erf

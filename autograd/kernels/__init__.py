@@ -1,9 +1,12 @@
 """Fused array functions: arrays in, arrays out, no Tensor. One file per idea; `autograd.ops` wraps them."""
 
 from .attention import attention, attention_grad, talking_heads, talking_heads_grad
+from .cross_entropy import cross_entropy
 from .gelu import erf, gelu
 from .layer_norm import layer_norm, layer_norm_grad
 from .optim import adamw, move_average
+from .product import product
+from .residual import linear_residual, linear_residual_grad
 from .sigmoid import sigmoid
 from .softmax import log_softmax, log_softmax_grad, logsumexp, softmax, softmax_grad
 from .total import as_rows, centred, mean, row_dots, sum_over_rows, total, widened
@@ -14,15 +17,19 @@ __all__ = [
     "attention",
     "attention_grad",
     "centred",
+    "cross_entropy",
     "erf",
     "gelu",
     "layer_norm",
     "layer_norm_grad",
+    "linear_residual",
+    "linear_residual_grad",
     "log_softmax",
     "log_softmax_grad",
     "logsumexp",
     "mean",
     "move_average",
+    "product",
     "row_dots",
     "sigmoid",
     "softmax",

@@ -1,7 +1,7 @@
 """Attention over heads, forward and backward.
 
-On the CPU, heads are views into q, k and v, which BLAS takes as they are. On a GPU they are copied once, to be one
-after the other in memory: CuPy would copy them for every product.
+Heads are views into q, k and v, which BLAS and cuBLAS take as they are. The weights that mix heads may be float32
+beside maps in float16.
 
 Shapes: q (B, M, d), k and v (B, N, d), with d = heads * c; inside, (B, heads, M, c) and maps (B, heads, M, N).
 Of the maps only the softmax is kept for backward; the scores before it cost one product to make again.
@@ -13,6 +13,7 @@ import numpy as np
 
 from .. import cuda
 from ..backend import Array, array_module
+from .product import product
 from .rows import TYPES, on_gpu
 from .softmax import softmax_of_rows, softmax_of_rows_grad
 from .total import column_sums, total
@@ -26,12 +27,6 @@ def split_heads(x: Array, heads: int) -> Array:
     return x.reshape(batch, tokens, heads, width // heads).transpose(0, 2, 1, 3)
 
 
-def join_heads(x: Array) -> Array:
-    """(B, heads, N, c) as (B, N, heads * c)."""
-    batch, heads, tokens, size = x.shape
-    return x.transpose(0, 2, 1, 3).reshape(batch, tokens, heads * size)
-
-
 def scale_of(head: Array) -> float:
     return head.shape[-1] ** -0.5
 
@@ -39,17 +34,23 @@ def scale_of(head: Array) -> float:
 def attention(q: Array, k: Array, v: Array, heads: int) -> tuple[Array, Array]:
     """softmax(q k^T / sqrt(c)) v, and the softmax."""
     q, k, v = (split_heads(x, heads) for x in (q, k, v))
-    maps = softmax_of_rows((q * scale_of(q)) @ k.swapaxes(-1, -2))
-    return join_heads(maps @ v), maps
+    maps = softmax_of_rows(product(q, k.swapaxes(-1, -2), scale=scale_of(q)))
+    (y,) = result = _empty_heads(q, 1)
+    product(maps, v, out=y)
+    return _side_by_side(result), maps
 
 
 def attention_grad(g: Array, q: Array, k: Array, v: Array, maps: Array) -> tuple[Array, Array, Array]:
     """Gradients for q, k and v."""
     g, q, k, v = (split_heads(x, maps.shape[1]) for x in (g, q, k, v))
-    dv = maps.swapaxes(-1, -2) @ g
-    scores = softmax_of_rows_grad(g @ v.swapaxes(-1, -2), maps)
-    scores *= scale_of(q)
-    return join_heads(scores @ k), join_heads(scores.swapaxes(-1, -2) @ q), join_heads(dv)
+    (dq,), (dk,), (dv,) = results = [_empty_heads(x, 1) for x in (q, k, v)]
+    product(maps.swapaxes(-1, -2), g, out=dv)
+    scores = softmax_of_rows_grad(product(g, v.swapaxes(-1, -2)), maps)
+    scale = scale_of(q)
+    product(scores, k, out=dq, scale=scale)
+    product(scores.swapaxes(-1, -2), q, out=dk, scale=scale)
+    dq, dk, dv = map(_side_by_side, results)
+    return dq, dk, dv
 
 
 # A thread for each value of the result: that of a head, at a position, in an image.
@@ -68,27 +69,35 @@ def mix_heads(maps: Array, weight: Array, out: Array | None = None) -> Array:
     out = xp.empty(maps.shape, maps.dtype) if out is None else out
     if on_gpu(maps):
         sizes = np.int64(maps.shape[1]), np.int64(maps.shape[2] * maps.shape[3])
-        arguments = "raw T maps, raw T weight, int64 heads, int64 positions"
+        arguments = "raw T maps, raw W weight, int64 heads, int64 positions"
         formula = _MIX.replace("wide_t", TYPES[maps.dtype.name][1])
         cuda.elementwise(arguments, "T out", formula, "mix_heads")(maps, weight, *sizes, out)
         return out
-    xp.matmul(weight, _positions(maps), out=_positions(out))
+    product(weight.astype(maps.dtype, copy=False), _positions(maps), out=_positions(out))
     return out
 
 
-def mix_heads_grad(g: Array, maps: Array) -> Array:
+def mix_heads_grad(g: Array, maps: Array, weight: Array) -> Array:
     """The gradient for the weight."""
-    return total(_positions(g) @ _positions(maps).swapaxes(-1, -2), (0, 1))
+    own = array_module(g).empty((g.shape[0], _parts(g), *weight.shape), np.promote_types(g.dtype, np.float32))
+    product(_positions(g), _positions(maps).swapaxes(-1, -2), out=own)
+    return total(own, (0, 1)).astype(weight.dtype, copy=False)
 
 
 def _positions(maps: Array) -> Array:
-    """(B, heads, M, N) seen as (B, parts, heads, positions), in parts that are short enough for BLAS to stay fast."""
+    """(B, heads, M, N) seen as (B, parts, heads, positions)."""
     batch, heads, queries, keys = maps.shape
-    parts = 1
-    if isinstance(maps, np.ndarray):
-        whole = heads * queries * keys
-        parts = next((n for n in range(1, queries) if queries % n == 0 and whole <= n * PART), queries)
+    parts = _parts(maps)
     return maps.reshape(batch, heads, parts, queries // max(1, parts) * keys).swapaxes(1, 2)
+
+
+def _parts(maps: Array) -> int:
+    """In how many parts maps are mixed, so that on the CPU each is short enough for BLAS to stay fast."""
+    _, heads, queries, keys = maps.shape
+    if not isinstance(maps, np.ndarray):
+        return 1
+    whole = heads * queries * keys
+    return next((n for n in range(1, queries) if queries % n == 0 and whole <= n * PART), queries)
 
 
 def talking_heads(
@@ -96,18 +105,17 @@ def talking_heads(
 ) -> tuple[Array, Array, Array]:
     """The result, the softmax, and the softmax with its heads mixed but for bias_w; q, k, v side by side in (B, N, 3d).
 
-    Three things need no pass over the maps. The scale of the scores is part of the matrix that mixes them; in float16
-    they would overflow before that, so q is scaled there. bias_l is the same for all keys, and the softmax takes it
-    away again. bias_w adds a multiple of the sum of all values to the result.
+    Three things need no pass over the maps. The scale of the scores is part of the matrix that mixes them; float16
+    would overflow before that, so there it is part of the product. bias_l is the same for all keys, and the softmax
+    takes it away again. bias_w adds a multiple of the sum of all values to the result.
     """
-    xp = array_module(qkv)
     q, k, v = _q_k_v(qkv, weight_l.shape[0])
-    q, scale, _ = _scaled_in_time(q)
+    early, late = _scales(q)
     (y,) = result = _empty_heads(q, 1)
-    scores = q @ k.swapaxes(-1, -2)
-    maps = softmax_of_rows(mix_heads(scores, weight_l * scale))
+    scores = product(q, k.swapaxes(-1, -2), scale=early)
+    maps = softmax_of_rows(mix_heads(scores, weight_l * late))
     mixed = mix_heads(maps, weight_w, out=scores)
-    xp.matmul(mixed, v, out=y)
+    product(mixed, v, out=y)
     y += bias_w[:, None, None] * column_sums(v)
     return _side_by_side(result), maps, mixed
 
@@ -116,54 +124,45 @@ def talking_heads_grad(
     g: Array, qkv: Array, maps: Array, weight_l: Array, weight_w: Array, bias_w: Array
 ) -> tuple[Array, ...]:
     """Gradients for qkv, weight_l, bias_l, weight_w and bias_w. That of bias_l is zero, see above."""
-    xp = array_module(g)
     heads = weight_l.shape[0]
     q, k, v = _q_k_v(qkv, heads)
-    q, scale, scale_of_q = _scaled_in_time(q)
-    g = split_heads(g, heads) if xp is np else xp.ascontiguousarray(split_heads(g, heads))
+    early, late = _scales(q)
+    g = split_heads(g, heads)
     sum_g, sum_v = column_sums(g), column_sums(v)
     dq, dk, dv = dqkv = _empty_heads(q, 3)
     mixed = mix_heads(maps, weight_w)
-    xp.matmul(mixed.swapaxes(-1, -2), g, out=dv)
+    product(mixed.swapaxes(-1, -2), g, out=dv)
     dv += bias_w[:, None, None] * sum_g
-    dmixed = xp.matmul(g, v.swapaxes(-1, -2), out=mixed)
-    dweight_w = mix_heads_grad(dmixed, maps)
+    dmixed = product(g, v.swapaxes(-1, -2), out=mixed)
+    dweight_w = mix_heads_grad(dmixed, maps, weight_w)
     dmaps = softmax_of_rows_grad(mix_heads(dmixed, weight_w.T), maps)
-    scores = xp.matmul(q, k.swapaxes(-1, -2), out=dmixed)
-    dweight_l = mix_heads_grad(dmaps, scores) * scale
-    dscores = mix_heads(dmaps, weight_l.T * scale, out=scores)
-    xp.matmul(dscores, k, out=dq)
-    if scale_of_q != 1:
-        dq *= scale_of_q
-    xp.matmul(dscores.swapaxes(-1, -2), q, out=dk)
-    dbias_w = (sum_g * sum_v).sum(axis=(0, 2, 3))
-    return _side_by_side(dqkv), dweight_l, xp.zeros_like(bias_w), dweight_w, dbias_w
+    scores = product(q, k.swapaxes(-1, -2), out=dmixed, scale=early)
+    dweight_l = mix_heads_grad(dmaps, scores, weight_l) * late
+    dscores = mix_heads(dmaps, weight_l.T * late, out=scores)
+    product(dscores, k, out=dq, scale=early)
+    product(dscores.swapaxes(-1, -2), q, out=dk, scale=early)
+    dbias_w = (sum_g * sum_v).sum(axis=(0, 2, 3), dtype=bias_w.dtype)
+    return _side_by_side(dqkv), dweight_l, array_module(g).zeros_like(bias_w), dweight_w, dbias_w
 
 
-def _scaled_in_time(q: Array) -> tuple[Array, float, float]:
-    """q, what its scores are still to be scaled by, and what q was scaled by: in float16 they overflow otherwise."""
-    scale = scale_of(q)
-    return (q * scale, 1.0, scale) if q.dtype == np.float16 else (q, scale, 1.0)
+def _scales(q: Array) -> tuple[float, float]:
+    """What the product of q and k is scaled by at once, and what its scores are still to be scaled by."""
+    return (scale_of(q), 1.0) if q.dtype == np.float16 else (1.0, scale_of(q))
 
 
 def _q_k_v(qkv: Array, heads: int) -> Array:
-    """(B, N, 3 * heads * c) as (3, B, heads, N, c)."""
+    """(B, N, 3 * heads * c) seen as (3, B, heads, N, c)."""
     batch, tokens, width = qkv.shape
-    parts = qkv.reshape(batch, tokens, 3, heads, width // (3 * heads)).transpose(2, 0, 3, 1, 4)
-    xp = array_module(qkv)
-    return parts if xp is np else xp.ascontiguousarray(parts)
+    return qkv.reshape(batch, tokens, 3, heads, width // (3 * heads)).transpose(2, 0, 3, 1, 4)
 
 
 def _empty_heads(like: Array, count: int) -> Array:
     """Room for `count` arrays (B, heads, N, c), which is then seen as (B, N, count * heads * c) without a copy."""
     batch, heads, tokens, size = like.shape
-    xp = array_module(like)
-    if xp is not np:
-        return xp.empty((count, *like.shape), like.dtype)
-    return np.empty((batch, tokens, count, heads, size), like.dtype).transpose(2, 0, 3, 1, 4)
+    return array_module(like).empty((batch, tokens, count, heads, size), like.dtype).transpose(2, 0, 3, 1, 4)
 
 
 def _side_by_side(parts: Array) -> Array:
-    """(count, B, heads, N, c) as (B, N, count * heads * c); on a GPU this is a copy."""
+    """(count, B, heads, N, c) as (B, N, count * heads * c)."""
     count, batch, heads, tokens, size = parts.shape
     return parts.transpose(1, 3, 0, 2, 4).reshape(batch, tokens, count * heads * size)

@@ -23,6 +23,8 @@ BLAS_ROWS = 4096  # so many rows are short enough to be added up by BLAS, which 
 def total(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
     """The sum over `axis`: None, one axis, or a tuple of them."""
     if x.dtype == np.float16:
+        if not isinstance(x, np.ndarray):
+            return x.sum(axis=axis, keepdims=keepdims, dtype=np.float32).astype(np.float16)
         return total(x.astype(np.float32), axis, keepdims).astype(np.float16)
     axes = (axis,) if isinstance(axis, int) else axis
     if isinstance(x, np.ndarray) and x.dtype == np.float32 and axes and x.size > PIECE:
@@ -60,11 +62,13 @@ def widened(x: Array) -> Array:
     return x.astype(np.float32) if x.dtype == np.float16 else x
 
 
-def sum_over_rows(x: Array) -> Array:
-    """(..., n) to (n,)."""
+def sum_over_rows(x: Array, dtype: Any = None) -> Array:
+    """(..., n) to (n,); in `dtype`, by default that of x."""
     rows = as_rows(x)
     if _in_blas(x) and 0 < len(rows) <= BLAS_ROWS:
         return _ones(len(rows), x.dtype) @ rows
+    if x.dtype == np.float16 and dtype == np.float32:
+        return rows.sum(axis=0, dtype=dtype)
     return total(rows, 0)
 
 
@@ -76,9 +80,11 @@ def row_sums(x: Array) -> Array:
 
 
 def column_sums(x: Array) -> Array:
-    """(..., n, m) to (..., 1, m)."""
+    """(..., n, m) to (..., 1, m); of float16 in float32."""
     if _in_blas(x) and x.shape[-2] <= BLAS_ROWS:
         return _ones(x.shape[-2], x.dtype)[None] @ x
+    if x.dtype == np.float16:
+        return x.sum(axis=-2, keepdims=True, dtype=np.float32)
     return total(x, -2, keepdims=True)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import modes
 from ..backend import FLOATS, Array, constant
 from ..function import OperandError
 from ..tensor import Tensor, as_tensor
@@ -51,12 +52,36 @@ def two_operands(name: str, a: Any, b: Any) -> tuple[Any, Any]:
 def of_one_dtype(name: str, *xs: Any) -> list[Tensor]:
     """All as Tensors of one dtype on one device.
 
-    Plain arrays and lists follow the Tensors beside them, and integers follow floats. Two kinds of float
-    Tensor are a mistake more often than a wish, so they are refused.
+    Plain arrays and lists follow the Tensors beside them, and integers follow floats. Two kinds of float Tensor are a
+    mistake more often than a wish, so they are refused; but under `autocast`, where both are about, the wider is taken.
     """
     given = [x for x in xs if isinstance(x, Tensor)] or [as_tensor(xs[0])]
-    like = next((x for x in given if x.dtype in FLOATS), given[0])
+    floats = [x for x in given if x.dtype in FLOATS]
+    like = (floats or given)[0]
+    if casting() and floats:
+        like = max(floats, key=lambda x: x.dtype.itemsize)
     return [_as_tensor_like(name, x, like) for x in xs]
+
+
+def for_products(name: str, *xs: Any, like: Tensor | None = None) -> list[Tensor]:
+    """Factors of a product: as above, beside `like` if it is given; under `autocast`, float16 in place of float32."""
+    if not casting():
+        return of_one_dtype(name, *xs) if like is None else of_one_dtype(name, like, *xs)[1:]
+    if like is None:
+        like = next((x for x in xs if isinstance(x, Tensor) and x.dtype in FLOATS), as_tensor(xs[0]))
+    beside_like = [beside(name, x, like) for x in xs]
+    return [x.astype(np.float16) if x.dtype == np.float32 else x for x in beside_like]
+
+
+def in_float32(x: Any) -> Tensor:
+    """What `autocast` leaves in full precision: float16 becomes float32 there."""
+    x = as_tensor(x)
+    return x.astype(np.float32) if casting() and x.dtype == np.float16 else x
+
+
+def casting() -> bool:
+    """Whether `autocast` makes float16 of factors."""
+    return modes.current().products == "float16"
 
 
 def beside(name: str, x: Any, like: Tensor) -> Tensor:
@@ -73,8 +98,10 @@ def _as_tensor_like(name: str, x: Any, like: Tensor) -> Tensor:
     x = beside(name, x, like)
     if x.dtype == like.dtype or like.dtype not in FLOATS:
         return x
-    if x.dtype in FLOATS:
-        raise TypeError(
-            f"{name}: operands must have one float dtype, got {like.dtype} and {x.dtype}; convert one with .astype(...)"
-        )
-    return Tensor(x.data.astype(like.dtype))
+    if x.dtype not in FLOATS:
+        return Tensor(x.data.astype(like.dtype))
+    if casting():
+        return x.astype(like.dtype)
+    raise TypeError(
+        f"{name}: operands must have one float dtype, got {like.dtype} and {x.dtype}; convert one with .astype(...)"
+    )

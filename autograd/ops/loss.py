@@ -12,7 +12,8 @@ import numpy as np
 from .. import kernels
 from ..backend import FLOATS, Array, array_module, constant
 from ..function import Context, Function, OperandError
-from ..tensor import Tensor, as_tensor
+from ..tensor import Tensor
+from .arguments import in_float32
 
 
 class CrossEntropy(Function):
@@ -23,36 +24,14 @@ class CrossEntropy(Function):
 
     @staticmethod
     def forward(ctx: Context, logits: Array, targets: Array, smoothing: float, reduction: str) -> Array:
-        xp = array_module(logits)
-        log_p = kernels.log_softmax(logits, -1)
-        if targets.dtype.kind in "iu":
-            wide = kernels.widened(log_p)
-            losses = -xp.take_along_axis(wide, targets[..., None], -1)[..., 0]
-            if smoothing:
-                losses = (1 - smoothing) * losses - smoothing * wide.mean(axis=-1)
-        else:
-            soft = _smoothed(targets, smoothing)
-            # a class that cannot be (-inf) and is not asked for (0) costs nothing, but 0 * inf is NaN
-            losses = -kernels.widened(soft * xp.where(soft == 0, 0, log_p)).sum(axis=-1)
-        ctx.save(log_p if ctx.needs[0] else None, targets, smoothing, reduction)
+        losses, slope = kernels.cross_entropy(logits, targets, smoothing, with_slope=ctx.needs[0])
+        ctx.save(slope, reduction)
         return _reduce(losses, reduction).astype(logits.dtype, copy=False)
 
     @staticmethod
     def backward(ctx: Context, g: Array) -> Any:
-        log_p, targets, smoothing, reduction = ctx.saved
-        xp = array_module(log_p)
-        gx = xp.exp(log_p)
-        if targets.dtype.kind in "iu":
-            classes = log_p.shape[-1]
-            if smoothing:
-                gx -= smoothing / classes
-            gx -= (1 - smoothing) * (targets[..., None] == xp.arange(classes))
-        else:
-            soft = _smoothed(targets, smoothing)
-            gx *= kernels.total(soft, -1, keepdims=True)
-            gx -= soft
-        gx *= _per_sample(g, log_p.shape[:-1], reduction)[..., None]
-        return gx, None
+        slope, reduction = ctx.saved
+        return slope * _per_sample(g, slope.shape[:-1], reduction)[..., None], None
 
     @staticmethod
     def reference(logits: Tensor, targets: Tensor, smoothing: float, reduction: str) -> Tensor:
@@ -110,7 +89,7 @@ class KlDiv(Function):
 
 def cross_entropy(logits: Any, targets: Any, label_smoothing: float = 0.0, reduction: str = "mean") -> Tensor:
     """Between logits (..., K) and targets: class indices (...), or soft targets (..., K)."""
-    logits = as_tensor(logits)
+    logits = in_float32(logits)
     if not logits.ndim:
         raise OperandError("cross_entropy: logits need a last axis of classes, got shape ()")
     t = _targets("cross_entropy", targets, logits)
@@ -128,7 +107,7 @@ def cross_entropy(logits: Any, targets: Any, label_smoothing: float = 0.0, reduc
 
 def bce_with_logits(logits: Any, targets: Any, reduction: str = "mean") -> Tensor:
     """Binary cross-entropy of every logit against a target in [0, 1]; the mean is over all values."""
-    logits = as_tensor(logits)
+    logits = in_float32(logits)
     t = _targets("bce_with_logits", targets, logits).astype(logits.dtype, copy=False)
     _check_targets("bce_with_logits", t, logits.shape, "targets")
     return BceWithLogits.apply(logits, Tensor(t), reduction)
@@ -136,7 +115,7 @@ def bce_with_logits(logits: Any, targets: Any, reduction: str = "mean") -> Tenso
 
 def kl_div(log_q: Any, p: Any, reduction: str = "mean") -> Tensor:
     """KL(p || q) over the last axis, from log-probabilities `log_q` (a student) and probabilities `p` (a teacher)."""
-    log_q = as_tensor(log_q)
+    log_q = in_float32(log_q)
     if not log_q.ndim:
         raise OperandError("kl_div: log_q needs a last axis of classes, got shape ()")
     t = _targets("kl_div", p, log_q).astype(log_q.dtype, copy=False)

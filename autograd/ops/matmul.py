@@ -8,7 +8,7 @@ from .. import kernels
 from ..backend import Array
 from ..function import Context, Function, OperandError, unbroadcast
 from ..tensor import Tensor
-from .arguments import of_one_dtype
+from .arguments import beside, casting, for_products, of_one_dtype
 
 
 class Matmul(Function):
@@ -26,7 +26,7 @@ class Matmul(Function):
         if rows != columns:
             raise OperandError(f"the last axis of a {a.shape} must match the second to last of b {b.shape}")
         ctx.save(a if ctx.needs[1] else None, b if ctx.needs[0] else None, a.shape, b.shape)
-        return a @ b
+        return kernels.product(a, b)
 
     @staticmethod
     def backward(ctx: Context, g: Array) -> Any:
@@ -40,13 +40,13 @@ class Matmul(Function):
         da = db = None
         if ctx.needs[0]:
             b = b.reshape(column_shape)
-            da = unbroadcast(g @ b.swapaxes(-1, -2), row_shape).reshape(a_shape)
+            da = unbroadcast(kernels.product(g, b.swapaxes(-1, -2)), row_shape).reshape(a_shape)
         if ctx.needs[1]:
             a = a.reshape(row_shape)
             if len(column_shape) == 2 and a.ndim > 2:  # one large product instead of a sum over many small ones
-                db = kernels.as_rows(a).T @ kernels.as_rows(g)
+                db = kernels.product(kernels.as_rows(a).T, kernels.as_rows(g))
             else:
-                db = unbroadcast(a.swapaxes(-1, -2) @ g, column_shape)
+                db = unbroadcast(kernels.product(a.swapaxes(-1, -2), g), column_shape)
             db = db.reshape(b_shape)
         return da, db
 
@@ -65,20 +65,21 @@ class Linear(Function):
             raise OperandError(
                 f"bias must have shape {weight.shape[:1]} to match weight {weight.shape}, got {bias.shape}"
             )
-        ctx.save(x if ctx.needs[1] else None, weight if ctx.needs[0] else None, x.shape)
-        y = kernels.as_rows(x) @ weight.T
+        bias_dtype = None if bias is None else bias.dtype
+        ctx.save(x if ctx.needs[1] else None, weight if ctx.needs[0] else None, x.shape, bias_dtype)
+        y = kernels.product(kernels.as_rows(x), weight.T)
         if bias is not None:
             y += bias
         return y.reshape(*x.shape[:-1], weight.shape[0])
 
     @staticmethod
     def backward(ctx: Context, g: Array) -> Any:
-        x, weight, x_shape = ctx.saved
+        x, weight, x_shape, bias_dtype = ctx.saved
         rows = kernels.as_rows(g)
         return (
-            (rows @ weight).reshape(x_shape) if ctx.needs[0] else None,
-            rows.T @ kernels.as_rows(x) if ctx.needs[1] else None,
-            kernels.sum_over_rows(rows) if ctx.needs[2] else None,
+            kernels.product(rows, weight).reshape(x_shape) if ctx.needs[0] else None,
+            kernels.product(rows.T, kernels.as_rows(x)) if ctx.needs[1] else None,
+            kernels.sum_over_rows(rows, bias_dtype) if ctx.needs[2] else None,
         )
 
     @staticmethod
@@ -88,11 +89,14 @@ class Linear(Function):
 
 
 def matmul(a: Any, b: Any) -> Tensor:
-    return Matmul.apply(*of_one_dtype("matmul", a, b))
+    return Matmul.apply(*for_products("matmul", a, b))
 
 
 def linear(x: Any, weight: Any, bias: Any = None) -> Tensor:
     """x W^T + bias, with W stored (out, in)."""
+    x, weight = for_products("linear", x, weight)
     if bias is None:
-        return Linear.apply(*of_one_dtype("linear", x, weight), None)
-    return Linear.apply(*of_one_dtype("linear", x, weight, bias))
+        return Linear.apply(x, weight, None)
+    if not casting():
+        bias = of_one_dtype("linear", x, bias)[1]
+    return Linear.apply(x, weight, beside("linear", bias, x))

@@ -9,7 +9,7 @@ from ..backend import Array, device_of, to_device
 from ..function import Context, Function, OperandError
 from ..random import Stream
 from ..tensor import Tensor, as_tensor
-from .arguments import of_one_dtype, one_axis, require_floats
+from .arguments import in_float32, of_one_dtype, one_axis, require_floats
 
 
 class Softmax(Function):
@@ -130,16 +130,16 @@ class Dropout(Function):
 
 def softmax(x: Any, axis: int = -1) -> Tensor:
     """Right for logits of any size. -inf has weight 0, and a row of nothing but -inf is all zeros."""
-    return Softmax.apply(as_tensor(x), axis)
+    return Softmax.apply(in_float32(x), axis)
 
 
 def log_softmax(x: Any, axis: int = -1) -> Tensor:
-    return LogSoftmax.apply(as_tensor(x), axis)
+    return LogSoftmax.apply(in_float32(x), axis)
 
 
 def layer_norm(x: Any, weight: Any, bias: Any, eps: float = 1e-6) -> Tensor:
     """Layer normalisation over the last axis; weight and bias have that axis's size."""
-    return LayerNorm.apply(*of_one_dtype("layer_norm", x, weight, bias), float(eps))
+    return LayerNorm.apply(*of_one_dtype("layer_norm", in_float32(x), weight, bias), float(eps))
 
 
 def gelu(x: Any) -> Tensor:

@@ -8,7 +8,7 @@ from .. import kernels
 from ..backend import Array, array_module
 from ..function import Context, Function, OperandError
 from ..tensor import Tensor, as_tensor
-from .arguments import all_axes, require_floats
+from .arguments import all_axes, in_float32, require_floats
 
 
 def _count(shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
@@ -169,4 +169,4 @@ def min(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
 
 
 def logsumexp(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
-    return Logsumexp.apply(as_tensor(x), axis, keepdims)
+    return Logsumexp.apply(in_float32(x), axis, keepdims)
