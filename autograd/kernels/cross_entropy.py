@@ -61,15 +61,15 @@ def cross_entropy(x: Array, targets: Array, smoothing: float, with_slope: bool) 
         arguments = *pair, losses.dtype.type(smoothing), losses, np.intp(0) if slope is None else slope
         each_row(_CUDA, "cross_entropy", x, xp.ascontiguousarray(x), *arguments)
         return losses, slope
-    log_p = log_softmax(x, -1)
-    soft = (targets[..., None] == xp.arange(x.shape[-1])).astype(x.dtype) if numbered else targets
+    log_p = log_softmax(widened(x), -1)
+    soft = (targets[..., None] == xp.arange(x.shape[-1])).astype(log_p.dtype) if numbered else widened(targets)
     if smoothing:
         soft = soft * (1 - smoothing) + smoothing / x.shape[-1]
     # a class that cannot be (-inf) and is not asked for (0) costs nothing, but 0 * inf is NaN
-    losses = -widened(soft * xp.where(soft == 0, 0, log_p)).sum(axis=-1)
+    losses = -(soft * xp.where(soft == 0, 0, log_p)).sum(axis=-1)
     if not with_slope:
         return losses, None
     slope = xp.exp(log_p)
     slope *= total(soft, -1, keepdims=True)
     slope -= soft
-    return losses, slope
+    return losses, slope.astype(x.dtype, copy=False)

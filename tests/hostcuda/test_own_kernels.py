@@ -1,5 +1,10 @@
 """The engine's own CUDA kernels: right for rows of any length, in any order of the warps, and one launch each."""
 
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -27,11 +32,17 @@ def close(got, want):
     np.testing.assert_allclose(got, want, rtol=0, atol=tolerance)
 
 
+@pytest.fixture(autouse=True, params=["together", "forwards", "backwards"])
+def _in_any_order_and_within_bounds(request):
+    with hostcuda.schedule(request.param), hostcuda.guarded():
+        yield
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n", LENGTHS)
 def test_softmax(cp, n, dtype):
     x, g = draw(2, 3, n, dtype=dtype), draw(2, 3, n, dtype=dtype)
-    with hostcuda.guarded(), hostcuda.counting() as count:
+    with hostcuda.counting() as count:
         y = softmax_of_rows(cp.asarray(x))
         dx = softmax_of_rows_grad(cp.asarray(g), y)
     assert count.kernels == ["softmax_of_rows", "softmax_of_rows_grad"]
@@ -48,9 +59,8 @@ def test_softmax_of_rows_that_are_masked(cp):
 @pytest.mark.parametrize("n", LENGTHS)
 def test_layer_norm(cp, n, dtype):
     x, g, weight, bias = draw(2, 3, n, dtype=dtype), draw(3, 2, n, dtype=dtype).swapaxes(0, 1), *draw(2, n, dtype=dtype)
-    with hostcuda.guarded():
-        there = layer_norm(*map(cp.asarray, (x, weight, bias)), 1e-3)
-        gradients = layer_norm_grad(cp.asarray(g), *there[1:], cp.asarray(weight))
+    there = layer_norm(*map(cp.asarray, (x, weight, bias)), 1e-3)
+    gradients = layer_norm_grad(cp.asarray(g), *there[1:], cp.asarray(weight))
     here = layer_norm(x, weight, bias, 1e-3)
     for got, want in zip((*there, *gradients), (*here, *layer_norm_grad(g, *here[1:], weight)), strict=True):
         close(got, want)
@@ -70,10 +80,56 @@ def test_gelu(cp, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_mixing_heads(cp, dtype):
     maps, weight = draw(2, 3, 5, 7, dtype=dtype), draw(3, 3, dtype=dtype)
-    with hostcuda.guarded(), hostcuda.counting() as count:
+    with hostcuda.counting() as count:
         there = mix_heads(cp.asarray(maps), cp.asarray(weight).T)
     assert count.kernels == ["mix_heads"]
     close(there, mix_heads(maps, weight.T))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("n", [1, 3, 129, 300])
+def test_cross_entropy(cp, n, smoothing, dtype):
+    x, classes, weights = draw(5, n, dtype=dtype), np.arange(5) % n, np.abs(draw(5, n, dtype=dtype))
+    for targets in (classes, weights, classes.astype("int32")):
+        with hostcuda.counting() as count:
+            there = kernels.cross_entropy(cp.asarray(x), cp.asarray(targets), smoothing, with_slope=True)
+        assert count.by_kernel()["cross_entropy"] == 1
+        for got, want in zip(there, kernels.cross_entropy(x, targets, smoothing, with_slope=True), strict=True):
+            close(got, want)
+        loss, slope = kernels.cross_entropy(cp.asarray(x), cp.asarray(targets), smoothing, with_slope=False)
+        assert slope is None and np.array_equal(loss.get(), there[0].get())
+
+
+def test_cross_entropy_of_classes_that_cannot_be(cp):
+    x, t = np.float32([[0, -np.inf, 1], [-np.inf, 2, -np.inf], [1e30, 0, -1e30]]), np.float32(np.eye(3)[[0, 1, 0]])
+    there = kernels.cross_entropy(cp.asarray(x), cp.asarray(t), 0.0, with_slope=True)
+    for got, want in zip(there, kernels.cross_entropy(x, t, 0.0, with_slope=True), strict=True):
+        close(got, want)
+
+
+@pytest.mark.parametrize("dtypes", [("float32", "float32"), ("float16", "float32"), ("float16", "float16")])
+@pytest.mark.parametrize("rows", [None, [3, 0]])
+@pytest.mark.parametrize("n", [1, 130])
+def test_the_end_of_a_residual_branch(cp, n, rows, dtypes):
+    """Also with h and the weight in float16 beside x, bias and scale in float32, as in mixed precision."""
+    narrow, wide = dtypes
+    rows = None if rows is None else np.array(rows)
+    x, g, bias, scale = *draw(2, 4, 3, 5, dtype=wide), *draw(2, 5, dtype=wide)
+    h, weight = draw(4 if rows is None else 2, 3, n, dtype=narrow), draw(5, n, dtype=narrow)
+    arrays = h, weight, bias, scale, 1.25
+    there = [cp.asarray(a) if isinstance(a, np.ndarray) else a for a in arrays]
+    chosen = None if rows is None else cp.asarray(rows)
+    with hostcuda.counting() as count:
+        y = kernels.linear_residual(cp.asarray(x), *there, chosen)
+    assert count.kernels[-1] == "linear_residual" and len(count.gemms) == 1
+    assert count.launches == (1 if rows is None else 2)  # the samples without a branch are copied first
+    gradients = kernels.linear_residual_grad(cp.asarray(g), *there, chosen, [True] * 4)
+    want = kernels.linear_residual(x, *arrays, rows), *kernels.linear_residual_grad(g, *arrays, rows, [True] * 4)
+    for got, own in zip((y, *gradients), want, strict=True):
+        assert got.dtype == own.dtype and got.shape == own.shape
+        tolerance = (1e-5 if narrow == "float32" else 4e-3) * max(1, np.abs(own).max())  # rounded in other places
+        np.testing.assert_allclose(got.get(), own, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.01])
@@ -112,3 +168,24 @@ def test_a_barrier_that_is_not_there_is_noticed(cp, monkeypatch):
         monkeypatch.setattr(rows, "_TOGETHER", source)
         assert wrong()
     rows._compiled.cache_clear()
+
+
+PAST_THE_END = """
+from tests import hostcuda
+hostcuda.install()
+import cupy, importlib
+softmax = importlib.import_module("autograd.kernels.softmax")
+loop = "i < n; i += blockDim.x) y[i]"
+assert loop in softmax._SOFTMAX
+softmax._SOFTMAX = softmax._SOFTMAX.replace(loop, loop.replace("<", "{sign}"))
+with hostcuda.guarded():
+    y = softmax.softmax_of_rows(cupy.ones((1, 37), "float32"))
+    assert abs(float(y.sum()) - 1) < 1e-5
+"""
+
+
+@pytest.mark.parametrize("sign, code", [("<", 0), ("<=", -signal.SIGSEGV)])
+def test_one_value_too_many_is_noticed(sign, code):
+    root = Path(__file__).parents[2]
+    result = subprocess.run([sys.executable, "-c", PAST_THE_END.replace("{sign}", sign)], cwd=root, capture_output=True)
+    assert result.returncode == code, result.stderr.decode()
