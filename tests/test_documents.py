@@ -28,10 +28,18 @@ def compare(example):
     assert example.namespace.pop("_printed") == want, f"{example.path}, line {example.line}"
 
 
+def find(example):
+    """A ```c++ block: it stands in a kernel, word for word."""
+    want = textwrap.dedent(example.parsed).strip()
+    sources = (textwrap.dedent(path.read_text(encoding="utf-8")) for path in (ROOT / "autograd/kernels").glob("*.py"))
+    indented = re.sub("(?m)^(?=.)", "    ", want)  # as formulas are
+    assert any(want in text or indented in text for text in (s.replace("%%", "%") for s in sources)), example.line
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_document(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    parsers = [CodeBlockParser("python", run), CodeBlockParser("text", compare)]
+    parsers = [CodeBlockParser("python", run), CodeBlockParser("text", compare), CodeBlockParser("c++", find)]
     document = Sybil(parsers, path=str(ROOT), patterns=["**/*.md"]).parse(path)
     examples = list(document.examples())
     assert examples, "a page without code"
