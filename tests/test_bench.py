@@ -59,7 +59,9 @@ def test_profiling_leaves_no_trace():
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [(["--model", "cait_huge"], "unknown model 'cait_huge'"), (["--batch", "0"], "--batch must be at least 1, got 0"),
-     (["--rounds", "-1"], "--rounds must be at least 1, got -1")],
+     (["--rounds", "-1"], "--rounds must be at least 1, got -1"),
+     (["--device", "gpu"], "unknown device 'gpu'"),
+     (["--device", "cuda", "--profile"], "--profile measures on the CPU")],
 )  # fmt: skip
 def test_bad_input(options, sentence, capsys):
     assert main(["bench", *options]) == 2

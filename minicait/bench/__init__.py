@@ -22,7 +22,7 @@ GRADIENTS = 2  # for each product of forward, backward has two
 
 @dataclass
 class Measured:
-    """Of one side: seconds of each step, and megabytes at its peak."""
+    """Of one side: seconds of each step, and megabytes at its peak, on a GPU of the GPU's memory."""
 
     name: str
     seconds: list[float]
@@ -42,6 +42,7 @@ class Job:
     work: str
     threads: int
     micro_batch: int | None = None  # of training; None is what suits the model
+    device: str = "cpu"
 
     def gigaflop(self) -> float:
         """Of the products of matrices in one step; a multiply-add counts as two."""

@@ -12,6 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from autograd import cuda
+from autograd.backend import to_device
+
 from ..memory import peak_megabytes
 from ..models.cait import CaiT
 
@@ -33,10 +36,21 @@ def main() -> None:
                 step()
                 answer = time.perf_counter() - before
             else:
-                answer = peak_megabytes() or float("nan")  # where it cannot be told
-        except (ImportError, ValueError, MemoryError) as error:
+                answer = peak(name, job["device"])
+        except (ImportError, ValueError, MemoryError, cuda.DeviceError) as error:
             answer = f"{name} cannot be measured: {error or 'out of memory'}"
         print(json.dumps(answer), flush=True)
+
+
+def peak(name: str, device: str) -> float:
+    """Megabytes; on a GPU those that its allocator took from the GPU, which it keeps, so this is the most there was."""
+    if device == "cpu":
+        return peak_megabytes() or float("nan")  # where it cannot be told
+    if name.startswith("timm"):
+        return import_module("torch").cuda.max_memory_reserved(device) / 2**20
+    cupy = cuda.module()
+    with cupy.cuda.Device(int(device.partition(":")[2] or 0)):
+        return cupy.get_default_memory_pool().total_bytes() / 2**20
 
 
 def data(side: int, batch: int) -> tuple[np.ndarray, np.ndarray]:
@@ -45,46 +59,72 @@ def data(side: int, batch: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def minicait_step(
-    model: str, batch: int, work: str, threads: int, micro_batch: int | None = None, processes: bool | None = None
+    model: str,
+    batch: int,
+    work: str,
+    threads: int,
+    micro_batch: int | None = None,
+    device: str = "cpu",
+    processes: bool | None = None,
 ) -> Callable[[], Any]:
     from .. import create_model
 
-    return own_step(create_model(model, CLASSES, drop_path_rate=0.0), batch, work, threads, micro_batch, processes)
+    net = create_model(model, CLASSES, drop_path_rate=0.0).to(device)
+    return own_step(net, batch, work, threads, micro_batch, processes)
 
 
 def own_step(
     net: CaiT, batch: int, work: str, threads: int, micro_batch: int | None = None, processes: bool | None = None
 ) -> Callable[[], Any]:
+    """Where the model is. A step ends when a GPU has done all of it, the optimiser's part as well."""
     from ..train import Trainer, predict
 
     images, labels = data(net.config["img_size"][0], batch)
+    images = to_device(images, net.pos_embed.device)
     if work == "predict":
         net.eval()
         return lambda: predict(net, images, threads)
     trainer = Trainer(net, threads=threads, micro_batch=micro_batch, processes=processes)
-    return lambda: trainer.step(images, labels)
+    wait = (lambda: None) if trainer.device == "cpu" else net.pos_embed.data.device.synchronize
+    return lambda: (trainer.step(images, labels), wait())
 
 
 def timm_step(
-    model: str, batch: int, work: str, threads: int, micro_batch: None = None, compiled: bool = False
+    model: str,
+    batch: int,
+    work: str,
+    threads: int,
+    micro_batch: None = None,
+    device: str = "cpu",
+    compiled: bool = False,
 ) -> Callable[[], Any]:
     from ..models import preset
 
     torch: Any = import_module("torch")  # its types, where it is installed, are not ours to check
 
+    if device != "cpu" and not torch.cuda.is_available():
+        raise ValueError(f"PyTorch {torch.__version__} cannot use the GPU")
     torch.set_num_threads(threads)
     cait = import_timm().models.cait.Cait
     p = preset(model)
     net = cait(img_size=p.img_size, patch_size=p.patch_size, num_classes=CLASSES, embed_dim=p.dim, depth=p.depth,
                num_heads=p.heads, init_values=p.layer_scale)  # fmt: skip
+    net = net.to(device)
     net = torch.compile(net) if compiled else net
-    images, labels = (torch.from_numpy(array) for array in data(p.img_size, batch))
+    images, labels = (torch.from_numpy(array).to(device) for array in data(p.img_size, batch))
+
+    def wait() -> None:
+        if device != "cpu":
+            torch.cuda.synchronize(device)
+
+    wait()
     if work == "predict":
         net.eval()
 
         def predict() -> None:
             with torch.inference_mode():
                 net(images)
+            wait()
 
         return predict
     optimiser = torch.optim.AdamW(net.parameters(), lr=5e-4, weight_decay=0.05)
@@ -93,6 +133,7 @@ def timm_step(
         optimiser.zero_grad()
         torch.nn.functional.cross_entropy(net(images), labels).backward()
         optimiser.step()
+        wait()
 
     return step
 

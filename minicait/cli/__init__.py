@@ -1,4 +1,4 @@
-"""The command line: `minicait train | eval | predict | bench | models | weights`, also as `python -m minicait`."""
+"""minicait train | eval | predict | bench | models | weights | selftest; also as `python -m minicait`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from .. import __version__
-from . import bench, evaluate, predict, train, weights
+from . import bench, evaluate, predict, selftest, train, weights
 from .guard import guarded
 
 EXAMPLES = """examples:
@@ -27,6 +27,6 @@ def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser("minicait", description=__doc__, epilog=EXAMPLES, formatter_class=raw)
     whole.add_argument("--version", action="version", version=f"minicait {__version__}")
     commands = whole.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for module in (train, evaluate, predict, bench, weights):
+    for module in (train, evaluate, predict, bench, weights, selftest):
         module.add_to(commands)
     return whole

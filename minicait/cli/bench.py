@@ -18,12 +18,14 @@ from ..bench.worker import SIDES, own_step
 from ..models import create_model, preset
 from ..threads import cpu_count
 from ..train.value_and_grad import default_micro_batch
+from . import options
 
 EXAMPLES = """examples:
   minicait bench                                                  one training step of cait_xxs24_224
   minicait bench --against timm                                   beside PyTorch (pip install -e '.[compare]')
   minicait bench --model cait_tiny_32 --batch 128 --profile       time and memory by operation
   minicait bench --work predict --batch 1 --json
+  minicait bench --device cuda --batch 64                         on a GPU
 """
 
 
@@ -33,6 +35,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--model", default="cait_xxs24_224", help="a name of `minicait models` (default: %(default)s)")
     parser.add_argument("--batch", type=int, default=8, metavar="N", help="images (default: %(default)s)")
     parser.add_argument("--work", default="train", choices=WORK, help="(default: %(default)s)")
+    parser.add_argument("--device", help="cpu, cuda or cuda:1 (default: cuda if it works, else cpu)")
     parser.add_argument("--threads", type=int, metavar="N", help="(default: all CPUs this process may use)")
     parser.add_argument("--micro-batch", type=int, metavar="N", help="images in a piece (default: what suits)")
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="steps measured (default: %(default)s)")
@@ -48,29 +51,42 @@ def _bench(args: argparse.Namespace) -> int:
     for name in ("batch", "rounds", "threads", "micro_batch"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
-    job = Job(args.model, args.batch, args.work, args.threads or cpu_count(), args.micro_batch)
     if args.profile and args.against:
         raise ValueError("choose one of --profile and --against")
+    if args.profile and args.device not in (None, "cpu"):
+        raise ValueError("--profile measures on the CPU: a GPU goes on working while the next operation begins")
+    device = "cpu" if args.profile else options.device(args)
+    job = Job(args.model, args.batch, args.work, args.threads or cpu_count(), args.micro_batch, device)
     if args.profile:
         return _profile(job, args.rounds, args.json)
     sides = measure(job, ["minicait", *([args.against] if args.against else [])], args.rounds)
-    rate = gemm_rate(job.threads)
-    floor = job.gigaflop() / rate
+    least = _least(job, sides[0])
     if args.json:
-        print(json.dumps({**vars(job), "sides": [vars(side) for side in sides], "gemm_gflops": rate, "floor": floor,
-                          "reached": floor / sides[0].median, **_ratios(sides)}))  # fmt: skip
+        print(json.dumps({**vars(job), "sides": [vars(side) for side in sides], **least, **_ratios(sides)}))
         return 0
     what = "training step" if job.work == "train" else "prediction"
-    print(f"{job.model}, batch {job.batch}, {what}, {job.threads} threads, {args.rounds} rounds, {platform.machine()}")
+    where = f"{job.threads} threads" if job.device == "cpu" else job.device
+    print(f"{job.model}, batch {job.batch}, {what}, {where}, {args.rounds} rounds, {platform.machine()}")
     print(f"{'':10s} {'least':>9s} {'median':>9s} {'images/s':>9s} {'GFLOP/s':>9s} {'peak memory':>12s}")
     for side in sides:
         m = side.median
         print(f"{side.name:10s} {min(side.seconds):7.3f} s {m:7.3f} s {job.batch / m:9.1f} {job.gigaflop() / m:9.1f} "
               f"{side.megabytes:9.0f} MB")  # fmt: skip
-    print(f"products of matrices at {rate:.0f} GFLOP/s would take {floor:.3f} s: {floor / sides[0].median:.0%} reached")
+    if least:
+        print("products of matrices at {gemm_gflops:.0f} GFLOP/s would take {floor:.3f} s: {reached:.0%} reached"
+              .format(**least))  # fmt: skip
     for name, value in _ratios(sides).items():
         print(f"{name.replace('_', ' ')}: {value:.2f}")
     return 0
+
+
+def _least(job: Job, side: Measured) -> dict[str, float]:
+    """What the products of matrices alone would take, and the part of the CPU's rate that was reached."""
+    if job.device != "cpu":
+        return {}
+    rate = gemm_rate(job.threads)
+    floor = job.gigaflop() / rate
+    return {"gemm_gflops": rate, "floor": floor, "reached": floor / side.median}
 
 
 def _ratios(sides: list[Measured]) -> dict[str, float]:

@@ -7,8 +7,8 @@ import pytest
 
 import autograd as ag
 from autograd import Tensor, cuda, ops
+from autograd.cases import CASES
 from tests import stand_in_cupy
-from tests.op_cases import CASES
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import pytest
 
 import autograd as ag
 from autograd import Function, Tensor, ops
+from autograd.cases import CASES
 from autograd.function import Context
 from autograd.ops.nn import Softmax
 from tests.engine.test_op_cases import functions_used
-from tests.op_cases import CASES
 
 
 def scaled(factor):

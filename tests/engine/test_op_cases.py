@@ -7,7 +7,7 @@ import pytest
 
 import autograd as ag
 from autograd import Function, Tensor, ops
-from tests.op_cases import CASES, Case
+from autograd.cases import CASES, Case
 from tests.strategies import LAYOUTS, laid_out
 
 

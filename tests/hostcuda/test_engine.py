@@ -5,8 +5,8 @@ import pytest
 
 import autograd as ag
 from autograd import Tensor, ops
+from autograd.cases import CASES
 from tests import hostcuda
-from tests.op_cases import CASES
 
 pytestmark = pytest.mark.hostcuda
 

@@ -1,0 +1,114 @@
+"""Parts of a self-test, the table of what they found, and the file with everything that was found."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import textwrap
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, TextIO
+
+OK, DIFFERS, FAILED, NOT_RUN = "ok", "differs", "failed", "not run"
+NAME, WHAT, RESULT = 20, 36, 42  # columns of the table, 100 with what is between them
+HOMES = re.compile(r"(?:[a-z]:)?[/\\]+(?:home|users)[/\\]+[^/\\\s'\"]+", re.IGNORECASE)  # on Linux, Windows and macOS
+
+
+class Finding(NamedTuple):
+    verdict: str
+    result: str  # for the table
+    lines: Iterable[str] = ()  # everything, for the file
+
+
+def not_run(reason: str) -> Finding:
+    return Finding(NOT_RUN, reason)
+
+
+@dataclass
+class Part:
+    """Something to try, and, once it has run, what was found."""
+
+    name: str
+    what: str
+    work: Callable[[], Finding]
+    finding: Finding = field(default=Finding(NOT_RUN, ""), init=False)
+    seconds: float = field(default=0.0, init=False)
+
+    def run(self) -> None:
+        """An error in it is something found, too."""
+        before = time.perf_counter()
+        try:
+            self.finding = self.work()
+        except Exception as error:
+            first = (str(error) or "no message").splitlines()[0]
+            self.finding = Finding(FAILED, f"{type(error).__name__}: {first}", traceback.format_exc().splitlines())
+        self.seconds = time.perf_counter() - before
+
+    @property
+    def is_wrong(self) -> bool:
+        return self.finding.verdict in (DIFFERS, FAILED)
+
+    @property
+    def found(self) -> str:
+        """For people: the verdict, and what it rests on."""
+        return f"{self.finding.verdict}: {self.finding.result}" if self.finding.result else self.finding.verdict
+
+
+def table(parts: Iterable[Part]) -> str:
+    rows = [_row("part", "what was done", "result"), "-" * (NAME + WHAT + RESULT + 2)]
+    return "\n".join([*rows, *(_row(part.name, part.what, part.found) for part in parts)])
+
+
+def _row(*cells: str) -> str:
+    """Cells that are too long go on below."""
+    widths = NAME, WHAT, RESULT
+    columns = [textwrap.wrap(cell, width) or [""] for cell, width in zip(cells, widths, strict=True)]
+    lines = []
+    for i in range(max(map(len, columns))):
+        texts = [column[i] if i < len(column) else "" for column in columns]
+        lines.append(" ".join(f"{text:{width}s}" for text, width in zip(texts, widths, strict=True)).rstrip())
+    return "\n".join(lines)
+
+
+def in_full(parts: list[Part], title: str) -> str:
+    """The table, and then each part with all of its lines."""
+    sections = [f"{title}\n\n{table(parts)}"]
+    for part in parts:
+        lines = "\n".join(f"  {line}" for line in part.finding.lines)
+        sections.append(f"{part.name}: {part.what} ({part.seconds:.1f} s)\n  {part.found}\n{lines}".rstrip())
+    return without_names("\n\n".join(sections) + "\n")
+
+
+def without_names(text: str) -> str:
+    """Paths that lead through a home, or a folder named like the user, do not tell whose they are."""
+    try:
+        home, user = str(Path.home()), getpass.getuser()
+    except (RuntimeError, KeyError, OSError, ImportError):  # no such user, in some containers
+        return HOMES.sub("~", text)
+    if len(Path(home).parts) > 1:
+        text = text.replace(home, "~")
+    return re.sub(rf"(?<=[/\\]){re.escape(user)}(?=[/\\])", "USER", HOMES.sub("~", text))
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[TextIO]:
+    """A file to write to, under a temporary name until all is written. What is wrong with it is told at once."""
+    if path.is_dir():
+        raise ValueError(f"--out {path} is a folder: give the name of a file")
+    if not path.parent.is_dir():
+        raise ValueError(f"--out {path}: there is no folder {path.parent}")
+    unfinished = path.with_name(f".{path.name}.tmp")
+    try:
+        file = unfinished.open("w", encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"--out {path} cannot be written: {error.strerror}") from error
+    try:
+        with file:
+            yield file
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)

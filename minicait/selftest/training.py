@@ -1,0 +1,58 @@
+"""A short training run: the same batches on the device and on the CPU, and the losses side by side.
+
+With clipping, stochastic depth, and in the end the average of the weights. Differences grow from step to step, for Adam
+divides by what may be nothing but rounding: so there are few steps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from autograd import ops
+
+from ..data.loader import Loader
+from ..data.shapes import Shapes
+from ..models import preset
+from ..models.cait import CaiT
+from ..train import Recipe, Trainer, predict
+from .report import DIFFERS, OK, Finding
+
+PRECISIONS = ("fp32",)  # of the trainer on a GPU
+ALLOWED = {"fp32": 1e-4, "tf32": 1e-2, "fp16": 2e-2}  # of a loss
+CONFIG = preset("cait_tiny_32").config(num_classes=len(Shapes.classes), drop_path_rate=0.2)
+STEPS, BATCH = 8, 8
+RECIPE = Recipe(lr=1e-3, clip_norm=1.0, ema_decay=0.9, label_smoothing=0.1)
+
+
+def losses_agree(device: str, precision: str) -> Finding:
+    """A GPU against NumPy; NumPy against its float64."""
+    got = losses(device, precision)
+    want = losses("cpu", dtype="float64" if device == "cpu" else "float32", processes=False)
+    apart = [abs(a - b) / abs(b) for a, b in zip(got, want, strict=True)]
+    columns = (device, "NumPy") if device != "cpu" else ("float32", "float64")
+    lines = [f"{'':12s} {columns[0]:>12s} {columns[1]:>12s}  apart"]
+    for i, numbers in enumerate(zip(got, want, apart, strict=True)):
+        name = f"step {i + 1}" if i < STEPS else "average"
+        lines.append("{:12s} {:12.7f} {:12.7f}  {:.1e}".format(name, *numbers))
+    result = f"losses at most {max(apart):.1e} apart ({ALLOWED[precision]:.0e} allowed)"
+    agrees = all(difference <= ALLOWED[precision] for difference in apart)  # which NaN is not
+    return Finding(OK if agrees else DIFFERS, result, lines)
+
+
+def losses(device: str, precision: str = "fp32", dtype: str = "float32", processes: bool | None = None) -> list[float]:
+    """Of each step, and that of the average of the weights on the last batch."""
+    chosen: dict[str, Any] = {} if precision == "fp32" else {"precision": precision}
+    trainer = Trainer(CaiT(**CONFIG).astype(dtype), RECIPE, device, processes=processes, **chosen)
+    shapes = Shapes(STEPS * BATCH, CONFIG["img_size"])
+    try:
+        batches = list(Loader(shapes, BATCH, training=True, threads=0))
+        found = [trainer.step(images, labels) for images, labels in batches]
+    finally:
+        trainer.end_workers()
+    assert trainer.ema is not None
+    images, labels = batches[-1]
+    with trainer.ema.applied():
+        logits = predict(trainer.model, images.astype(dtype))
+    return [*found, ops.cross_entropy(logits.astype(np.float64), labels).item()]

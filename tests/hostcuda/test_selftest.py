@@ -1,0 +1,44 @@
+"""minicait selftest on the real CuPy: a GPU that works, and one with a kernel that does not compile."""
+
+from importlib import import_module
+
+import pytest
+
+from autograd.cases import CASES
+from autograd.kernels import rows
+from minicait.cli import main
+from minicait.selftest import training
+
+pytestmark = pytest.mark.hostcuda
+SMALL = {"img_size": 16, "patch_size": 8, "dim": 12, "heads": 3, "depth": 1}
+
+
+@pytest.fixture
+def selftest(monkeypatch, tmp_path):
+    """Exit code, and the file. A small model: every thread of a kernel has its turn."""
+    monkeypatch.setattr(training, "CONFIG", training.CONFIG | SMALL)
+    monkeypatch.setattr(training, "STEPS", 2)
+    monkeypatch.setattr(training, "BATCH", 4)
+
+    def run():
+        code = main(["selftest", "--gpu", "--quick", "--out", str(tmp_path / "out.txt")])
+        return code, (tmp_path / "out.txt").read_text(encoding="utf-8")
+
+    return run
+
+
+def test_all_is_well(selftest):
+    code, file = selftest()
+    assert code == 0, file
+    assert f"ok: {3 * len(CASES)} of {3 * len(CASES)} agree" in file
+    assert "hostcuda, compute capability" in file and "CuPy's memory pool: " in file and "unknown (" not in file
+
+
+def test_a_kernel_that_does_not_compile(selftest, monkeypatch):
+    softmax = import_module("autograd.kernels.softmax")  # the package has a function of that name
+    monkeypatch.setattr(softmax, "_SOFTMAX", softmax._SOFTMAX.replace("over_block", "over_nothing"))
+    code, file = selftest()
+    rows._compiled.cache_clear()
+    assert code == 1 and "over_nothing" in file
+    assert "softmax, rows of 129" in file and "attention-two heads in float32 (error)" in " ".join(file.split())
+    assert "training, fp32" in file and "layer norm, rows of 129 " in file
