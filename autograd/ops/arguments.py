@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import FLOATS, Array, constant
+from ..backend import FLOATS, Array, constant, work_with
 from ..function import OperandError
 from ..tensor import Tensor, as_tensor
 
@@ -77,4 +77,4 @@ def _as_tensor_like(name: str, x: Any, like: Tensor) -> Tensor:
         raise TypeError(
             f"{name}: operands must have one float dtype, got {like.dtype} and {x.dtype}; convert one with .astype(...)"
         )
-    return Tensor(x.data.astype(like.dtype))
+    return Tensor(work_with(x.data).astype(like.dtype))
