@@ -90,9 +90,9 @@ def to_gpu(x: Any, device: str) -> Any:
     if is_array(x) and device in ("cuda", device_of(x)):
         return x
     number = number_of(device)
-    if is_array(x):
+    if is_array(x) and not x.flags.c_contiguous:  # which CuPy does not copy between GPUs
         make_current(x.device.id)
-        x = module().ascontiguousarray(x)  # CuPy copies nothing else between GPUs
+        x = x.copy()
     make_current(number)
     return module().array(x)
 

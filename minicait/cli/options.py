@@ -39,4 +39,8 @@ def source(args: argparse.Namespace, **more: Any) -> Source:
 def device(args: argparse.Namespace) -> str:
     if args.threads is not None and args.threads < 1:
         raise ValueError(f"--threads must be at least 1, got {args.threads}")
-    return args.device or ("cuda" if cuda.cuda_available() else "cpu")
+    if args.device is None:
+        return "cuda" if cuda.cuda_available() else "cpu"
+    if args.device != "cpu":
+        cuda.number_of(args.device)  # says so if there is no such GPU, before anything is loaded or downloaded
+    return str(args.device)
