@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import sys
+import traceback
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 INSTALL_HINT = "pip install -e '.[cuda12]' (or '.[cuda13]')"
+
+OUT_OF_MEMORY = ("cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 class DeviceError(RuntimeError):
@@ -121,6 +124,19 @@ def memory(device: str = "cuda") -> Memory:
     with cupy.cuda.Device(number_of(device)):
         pool = cupy.get_default_memory_pool()
         return Memory(pool.used_bytes(), pool.total_bytes(), *cupy.cuda.runtime.memGetInfo())
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a GPU's memory was too small: for an array, or for what CUDA and cuBLAS need for themselves."""
+    if isinstance(error, MemoryError):
+        return isinstance(error, module().cuda.memory.OutOfMemoryError)
+    return any(name in str(error) for name in OUT_OF_MEMORY)
+
+
+def give_memory_back(error: BaseException) -> None:
+    """What the work that ended with this error had on the GPU goes back to it, for other programs too."""
+    traceback.clear_frames(error.__traceback__)  # whose variables are arrays
+    module().get_default_memory_pool().free_all_blocks()
 
 
 def compiles() -> bool:

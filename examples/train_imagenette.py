@@ -73,9 +73,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="(default: %(default)s)")
     args = parser.parse_args()
-    device = options.device(args)
+    machine = options.machine(args)
+    device = machine["device"]
     print(f"device: {device_line(device, args.threads)}", flush=True)
-    machine = {"device": device, "threads": args.threads, "skip_bad": args.skip_bad_images}
     shapes = args.data == "shapes"
     plan = plan_shapes(args.epochs, args.seed) if shapes else plan_photographs(device, args.epochs, args.seed)
     try:
