@@ -53,7 +53,8 @@ def _evaluate(args: argparse.Namespace) -> int:
             yield Batch(batch.images, places[batch.labels])
 
     before = time.perf_counter()
-    with advising(device, to_evaluate(model, args.batch_size, args.micro_batch), "a smaller --img-size"):
+    needs = to_evaluate(model, min(args.batch_size, len(images)), args.micro_batch)
+    with advising(device, needs, "a smaller --img-size"):
         scores = evaluate(model.to(device), batches(), args.threads, args.micro_batch)
     rate = (len(images) - len(loader.bad)) / (time.perf_counter() - before)
     if args.json:

@@ -21,13 +21,6 @@ from tests.op_cases import CASES
 pytestmark = pytest.mark.hostcuda
 
 
-@pytest.fixture(autouse=True)
-def _first_gpu_at_first(cp):
-    cp.cuda.runtime.setDevice(0)
-    yield
-    cp.cuda.runtime.setDevice(0)
-
-
 @pytest.fixture
 def away(monkeypatch, cp):
     """Before every operation, forward and backward, the other GPU is current, as if there had been work meanwhile."""

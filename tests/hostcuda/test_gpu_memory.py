@@ -101,6 +101,13 @@ def test_memory_runs_out_and_the_advice_works(pool, monkeypatch, tmp_path, capsy
     assert pool.total_bytes() < 15 * MB  # the weights, means and their average were still there, and no more
     assert main(["train", *advice[1].split()]) == 0
     assert "best weights" in capsys.readouterr().out
+    evaluating = ["eval", "--weights", f"{tmp_path}/shapes-tiny-1/weights/best.safetensors", "--device", "cuda"]
+    gc.collect()
+    pool.free_all_blocks()
+    leave(monkeypatch, 4 * MB)
+    assert main([*evaluating, *SHAPES]) == 2
+    advice = re.search(r"; try (--micro-batch \d): same batch, in pieces\n", capsys.readouterr().err)
+    assert main([*evaluating, *SHAPES, *advice[1].split()]) == 0
 
 
 def test_the_estimate_tells_what_is_held(pool, tmp_path, capsys):
@@ -132,8 +139,6 @@ def test_evaluation_and_prediction(pool, monkeypatch, tmp_path, capsys):
 
 def test_only_a_gpu_that_is_full_gets_advice():
     needs = Needs(8, 100, 1000)
-    assert [needs.piece_that_fits(room) for room in (1399, 1400, 1e9, 1100, 1099, 0)] == [2, 4, 4, 1, 0, 0]
-    assert Needs(1, 100, 1000).piece_that_fits(10**9) == 0
     for device, error in (("cpu", MemoryError("a")), ("cuda", MemoryError("b")), ("cuda", ValueError("c"))):
         with pytest.raises(type(error), match=f"^{error}$"), advising(device, needs, "less"):
             raise error
