@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .backend import FLOATS, Array, array_module, is_array, to_device
+from .backend import FLOATS, Array, array_module, is_array, to_device, work_with
 
 _HERE = Path(__file__).resolve().parent
 
@@ -57,14 +57,14 @@ def _made(output: Array, inputs: list[Any]) -> str | None:
         came_in = any(is_array(x) and x.dtype in FLOATS and bool(array_module(x).isnan(x).any()) for x in inputs)
         return "NaN (its input already holds NaN)" if came_in else "NaN"
     for infinity in (math.inf, -math.inf):
-        if bool((output == infinity).any()) and not any(_holds(x, infinity) for x in inputs):
+        if bool((work_with(output) == infinity).any()) and not any(_holds(x, infinity) for x in inputs):
             return "Inf" if infinity > 0 else "-Inf"
     return None
 
 
 def _holds(x: Any, infinity: float) -> bool:
     if is_array(x):
-        return x.dtype in FLOATS and bool((x == infinity).any())
+        return x.dtype in FLOATS and bool((work_with(x) == infinity).any())
     return isinstance(x, float) and x == infinity
 
 

@@ -13,8 +13,18 @@ FLOATS = frozenset(np.dtype(name) for name in ("float16", "float32", "float64"))
 
 
 def array_module(x: Array) -> Any:
-    """The module whose functions take `x`: numpy, or cupy for an array on a GPU."""
-    return np if isinstance(x, np.ndarray) or not cuda.is_array(x) else cuda.module()
+    """The module whose functions take `x`: numpy, or cupy for an array on a GPU, which is made the current one."""
+    if isinstance(x, np.ndarray) or not cuda.is_array(x):
+        return np
+    cuda.make_current(x.device.id)
+    return cuda.module()
+
+
+def work_with(x: Array) -> Array:
+    """`x` itself, with its GPU made the current one: for whatever makes an array of it without `array_module`."""
+    if not isinstance(x, np.ndarray):
+        cuda.make_current(x.device.id)
+    return x
 
 
 def is_array(x: object) -> bool:
@@ -27,7 +37,10 @@ def device_of(x: Array) -> str:
 
 
 def to_device(x: Array, device: str) -> Array:
-    """`x` on `device` ("cpu", "cuda", "cuda:1"): itself if it is there already, else a copy."""
+    """`x` on `device` ("cpu", "cuda", "cuda:1"): itself if it is there already, else a copy.
+
+    "cuda" is any GPU for an array that is on one, and the current one for others: 0, or where there was work last.
+    """
     if device != "cpu":
         return cuda.to_gpu(x, device)
     return x if isinstance(x, np.ndarray) else cuda.to_host(x)
@@ -62,7 +75,7 @@ def constant(x: object, like: Array) -> Array:
     """Plain data to work with `like`: float data takes its float dtype, and host data goes to its device."""
     array: Array = x if is_array(x) else _from_list(x)
     if array.dtype in FLOATS and like.dtype in FLOATS:
-        array = array.astype(like.dtype, copy=False)
+        array = work_with(array).astype(like.dtype, copy=False)
     if not isinstance(array, np.ndarray) and device_of(array) != device_of(like):
         raise ValueError(f"an array on {device_of(array)} met a Tensor on {device_of(like)}; move one of them")
     return to_device(array, device_of(like))

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from . import anomaly, modes
-from .backend import Array, array_module, as_array, constant, device_of, is_array
+from .backend import Array, array_module, as_array, constant, device_of, is_array, work_with
 from .function import PLAIN, Context
 from .tensor import Tensor
 
@@ -23,7 +23,7 @@ def backward(output: Tensor, grad: Any = None, retain_graph: bool = False, creat
     _refuse_second_order(create_graph)
     for leaf, gradient in _run(output, grad, retain_graph, None):
         assert isinstance(leaf, Tensor)
-        leaf.grad = Tensor(gradient if leaf.grad is None else as_array(leaf.grad.data + gradient))
+        leaf.grad = Tensor(gradient if leaf.grad is None else as_array(work_with(leaf.grad.data) + gradient))
 
 
 def grad(
@@ -55,7 +55,7 @@ def grad(
     for target in targets:
         gradient = found.get(id(target))
         if gradient is not None and id(target) in seen:
-            gradient = gradient.copy()  # asked for twice: two Tensors must not share one array
+            gradient = work_with(gradient).copy()  # asked for twice: two Tensors must not share one array
         seen.add(id(target))
         results.append(None if gradient is None else Tensor(gradient))
     return results
@@ -94,7 +94,7 @@ class _Sums:
 
     def give(self, target: Target) -> Array:
         gradient = self.arrays[id(target)]
-        return gradient if id(target) in self.owned else gradient.copy()
+        return gradient if id(target) in self.owned else work_with(gradient).copy()
 
 
 def _places(inputs: list[Tensor], out: Sequence[Array] | None) -> dict[int, Array]:
@@ -164,7 +164,7 @@ def _call_backward(node: Context, g: Array) -> list[tuple[Target, Array]]:
     if node.trace is not None:
         node.trace.check_saved(name, node.saved)
     try:
-        results = node.function.backward(node, g)
+        results = node.function.backward(node, work_with(g))
     except Exception as error:
         error.add_note(f"(in the backward of {name}, whose output has shape {node.shape})")
         raise

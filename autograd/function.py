@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from . import anomaly, kernels, modes
-from .backend import Array, as_array, device_of, is_array
+from .backend import Array, as_array, device_of, is_array, work_with
 from .tensor import Tensor
 
 PLAIN = object()  # stands in Context.parents for an argument that is not a Tensor
@@ -103,7 +103,7 @@ class Function:
                 needs.append(False)
                 parents.append(PLAIN)
         if foreign:
-            _check_devices(cls.name, args)
+            _go_to_device(cls.name, args)
         if kwargs and any(isinstance(value, Tensor) for value in kwargs.values()):
             raise TypeError(f"{cls.name}: give Tensors by position; by keyword they would get no gradient")
 
@@ -191,10 +191,13 @@ def _check_promotion(name: str, args: tuple[Any, ...]) -> None:
     )
 
 
-def _check_devices(name: str, args: tuple[Any, ...]) -> None:
-    devices = [arg.device for arg in args if isinstance(arg, Tensor)]
+def _go_to_device(name: str, args: tuple[Any, ...]) -> None:
+    """Work where the Tensors are, which must be one place."""
+    tensors = [arg for arg in args if isinstance(arg, Tensor)]
+    devices = [tensor.device for tensor in tensors]
     if len(set(devices)) > 1:
         raise ValueError(f"{name}: all Tensors must be on one device, got {', '.join(devices)}; move one with .to(...)")
+    work_with(tensors[0].data)
 
 
 class OperandError(ValueError):

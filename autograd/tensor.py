@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .backend import FLOATS, Array, as_array, device_of, to_device
+from .backend import FLOATS, Array, as_array, device_of, to_device, work_with
 
 if TYPE_CHECKING:
     from .function import Context
@@ -202,7 +202,7 @@ def as_tensor(x: Any) -> Tensor:
 def _compare(compare: Callable[[Any, Any], Any], x: Tensor, other: Any) -> Tensor:
     other = other.data if isinstance(other, Tensor) else other
     try:
-        return Tensor(compare(x.data, other))
+        return Tensor(compare(work_with(x.data), other))
     except (TypeError, ValueError) as error:
         raise type(error)(f"{compare.__name__}: a Tensor of shape {x.shape} cannot be compared ({error})") from None
 

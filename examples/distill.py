@@ -44,7 +44,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="(default: %(default)s)")
     args = parser.parse_args()
-    machine = {"device": options.device(args), "threads": args.threads, "skip_bad": args.skip_bad_images}
+    machine = options.machine(args)
     kind = "soft" if args.soft else "hard"
     how = recipe(args.recipe).changed(epochs=args.epochs, batch_size=args.batch_size, seed=args.seed, distillation=kind)
     where = args.data if args.data in NAMED else str(Path(args.data).resolve())

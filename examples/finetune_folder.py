@@ -39,7 +39,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="(default: %(default)s)")
     args = parser.parse_args()
-    machine = {"device": options.device(args), "threads": args.threads, "skip_bad": args.skip_bad_images}
+    machine = options.machine(args)
     how = recipe(args.recipe).changed(epochs=args.epochs, batch_size=args.batch_size, lr=args.lr, seed=args.seed)
     data = Source(str(args.folder.resolve()), val_fraction=args.val_fraction)
     plan = Plan(how, data, weights=absolute(args.weights), img_size=args.img_size)

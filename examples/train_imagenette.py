@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 
-from autograd.backend import to_device
 from minicait import create_model
 from minicait.cli import options
 from minicait.cli.guard import guarded
@@ -74,10 +73,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="(default: %(default)s)")
     args = parser.parse_args()
-    device = options.device(args)
+    machine = options.machine(args)
+    device = machine["device"]
     print(f"device: {device_line(device, args.threads)}", flush=True)
-    machine = {"device": device, "threads": args.threads, "skip_bad": args.skip_bad_images}
-    to_device(np.zeros(1), device)  # says so if there is no such device, before anything is downloaded
     shapes = args.data == "shapes"
     plan = plan_shapes(args.epochs, args.seed) if shapes else plan_photographs(device, args.epochs, args.seed)
     try:

@@ -117,8 +117,8 @@ for _name in ("iadd", "isub", "imul", "itruediv", "ior"):
 
 
 class _Device:
-    def __init__(self, index: int) -> None:
-        assert index == 0
+    def __init__(self, index: int | None) -> None:
+        assert index in (None, 0)
 
     def __enter__(self) -> None: ...
 
@@ -136,9 +136,8 @@ def installed(monkeypatch: Any) -> Iterator[types.ModuleType]:
     cupy.ndarray = ndarray
     cupy.array = lambda x: ndarray(np.array(x._array if isinstance(x, ndarray) else x))
     cupy.add = types.SimpleNamespace(at=_strict(np.add.at))
-    cupy.cuda = types.SimpleNamespace(
-        is_available=lambda: True, Device=_Device, runtime=types.SimpleNamespace(getDeviceCount=lambda: 1)
-    )
+    runtime = types.SimpleNamespace(getDevice=lambda: 0, getDeviceCount=lambda: 1)
+    cupy.cuda = types.SimpleNamespace(is_available=lambda: True, Device=_Device, runtime=runtime)
     special = types.ModuleType("cupyx.scipy.special")
     exact = np.frompyfunc(__import__("math").erf, 1, 1)
     special.erf = lambda x: ndarray(np.asarray(exact(x._array), dtype=np.float64))

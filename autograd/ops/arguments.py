@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import modes
-from ..backend import FLOATS, Array, constant
+from ..backend import FLOATS, Array, constant, work_with
 from ..function import OperandError
 from ..tensor import Tensor, as_tensor
 
@@ -99,7 +99,7 @@ def _as_tensor_like(name: str, x: Any, like: Tensor) -> Tensor:
     if x.dtype == like.dtype or like.dtype not in FLOATS:
         return x
     if x.dtype not in FLOATS:
-        return Tensor(x.data.astype(like.dtype))
+        return Tensor(work_with(x.data).astype(like.dtype))
     if casting():
         return x.astype(like.dtype)
     raise TypeError(

@@ -251,11 +251,11 @@ def astype(x: Any, dtype: Any) -> Tensor:
         dtype = np.dtype(dtype)
     except TypeError as error:
         raise TypeError(f"astype: {error}") from None
-    return Astype.apply(x, dtype) if dtype in backend.FLOATS else Tensor(x.data.astype(dtype))
+    return Astype.apply(x, dtype) if dtype in backend.FLOATS else Tensor(backend.work_with(x.data).astype(dtype))
 
 
 def to_device(x: Any, device: str) -> Tensor:
     """`x` on "cpu", "cuda" or "cuda:1", itself if it is there already."""
     x = as_tensor(x)
-    same = x.device == device or (device == "cuda" and x.device == "cuda:0")
+    same = x.device == device or (device == "cuda" and x.device != "cpu")
     return x if same else ToDevice.apply(x, device)

@@ -13,6 +13,7 @@ from tqdm import tqdm
 from ..data.loader import Batch, Loader
 from ..data.transforms import evaluation
 from ..train.evaluate import evaluate
+from ..train.gpu_memory import advising, to_evaluate
 from ..trained import load_model, outputs_for
 from . import options
 
@@ -40,7 +41,6 @@ def add_to(commands: Any) -> None:
 def _evaluate(args: argparse.Namespace) -> int:
     device = options.device(args)
     model, info = load_model(args.weights, args.img_size)
-    model.to(device)
     side = model.config["img_size"][0]
     ratio = info.crop_ratio if args.crop_ratio is None else args.crop_ratio
     images = options.source(args).open(side, args.seed, ratio).val
@@ -53,7 +53,9 @@ def _evaluate(args: argparse.Namespace) -> int:
             yield Batch(batch.images, places[batch.labels])
 
     before = time.perf_counter()
-    scores = evaluate(model, batches(), args.threads)
+    needs = to_evaluate(model, min(args.batch_size, len(images)), args.micro_batch)
+    with advising(device, needs, "a smaller --img-size"):
+        scores = evaluate(model.to(device), batches(), args.threads, args.micro_batch)
     rate = (len(images) - len(loader.bad)) / (time.perf_counter() - before)
     if args.json:
         print(json.dumps({**scores._asdict(), "images": len(images) - len(loader.bad), "left_out": len(loader.bad),

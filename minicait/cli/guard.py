@@ -34,7 +34,9 @@ def guarded(work: Callable[[], int], name: str = "minicait") -> int:
             raise
         print(f"{name}: {error}", file=sys.stderr)
     except MemoryError as error:
-        print(f"{name}: out of memory; {error or 'try a smaller model'}", file=sys.stderr)
+        said = str(error) or "try a smaller model"
+        said = said if said.startswith("out of memory") else f"out of memory; {said}"
+        print(f"{name}: {said}", file=sys.stderr)
     except KeyboardInterrupt:
         print(f"{name}: stopped", file=sys.stderr)
         return 130

@@ -28,6 +28,8 @@ def add_data(group: Any, default: str, val_fraction: float | None = Source.val_f
 def add_machine(group: Any) -> None:
     group.add_argument("--device", default=None, help="cpu, cuda or cuda:1 (default: cuda if it works, else cpu)")
     group.add_argument("--threads", type=int, help="(default: all CPUs this process may use); changes no result")
+    pieces = "images at a time (default: a few on a CPU, the batch on a GPU); changes results by rounding only"
+    group.add_argument("--micro-batch", type=int, metavar="N", help=pieces)
     group.add_argument("--skip-bad-images", action="store_true", help="leave damaged images out, and count them")
 
 
@@ -36,7 +38,20 @@ def source(args: argparse.Namespace, **more: Any) -> Source:
     return Source(args.data, args.difficulty, **own, **more)
 
 
+def machine(args: argparse.Namespace) -> dict[str, Any]:
+    """Where and how a run is done, which is no part of its plan."""
+    return {
+        "device": device(args), "threads": args.threads, "micro_batch": args.micro_batch,
+        "skip_bad": args.skip_bad_images,
+    }  # fmt: skip
+
+
 def device(args: argparse.Namespace) -> str:
-    if args.threads is not None and args.threads < 1:
-        raise ValueError(f"--threads must be at least 1, got {args.threads}")
-    return args.device or ("cuda" if cuda.cuda_available() else "cpu")
+    for name in ("threads", "micro_batch"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
+    if args.device is None:
+        return "cuda" if cuda.cuda_available() else "cpu"
+    if args.device != "cpu":
+        cuda.number_of(args.device)  # says so if there is no such GPU, before anything is loaded or downloaded
+    return str(args.device)

@@ -18,6 +18,7 @@ from ..data.picture import BadImageError, Picture
 from ..data.transforms import evaluation
 from ..threads import cpu_count, in_order
 from ..train.evaluate import predict
+from ..train.gpu_memory import advising, to_evaluate
 from ..trained import load_model
 from . import options
 
@@ -47,7 +48,9 @@ def _predict(args: argparse.Namespace) -> int:
     device = options.device(args)
     paths = list(_files(args.images))
     model, info = load_model(args.weights, args.img_size)
-    model.to(device)
+    needs = to_evaluate(model, min(AT_A_TIME, len(paths)), args.micro_batch)
+    with advising(device, needs, "a smaller --img-size"):
+        model.to(device)
     names = info.class_names or [f"class {i}" for i in range(model.config["num_classes"])]
     prepare = evaluation(model.config["img_size"][0], info.crop_ratio, info.mean, info.std)
     results, bad = [], []
@@ -70,7 +73,9 @@ def _predict(args: argparse.Namespace) -> int:
                 print(f"left out: {image}", file=sys.stderr)
             else:
                 raise BadImageError(f"{image}; --skip-bad-images leaves such images out")
-        chances = softmax(predict(model, np.stack(images), args.threads), -1) if images else []
+        with advising(device, needs, "a smaller --img-size"):
+            logits = predict(model, np.stack(images), args.threads, args.micro_batch) if images else None
+        chances = [] if logits is None else softmax(logits, -1)
         for path, p in zip(found, chances, strict=True):
             best = np.argsort(-p, kind="stable")[: args.top]
             guesses = [{"class": names[i], "index": int(i), "probability": round(float(p[i]), 6)} for i in best]

@@ -71,8 +71,7 @@ def _train(args: argparse.Namespace) -> int:
     for name in ("runs", "checkpoint_batches", "img_size", "patch_size"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
-    machine = {"device": options.device(args), "threads": args.threads, "skip_bad": args.skip_bad_images}
-    machine["checkpoint_batches"] = args.checkpoint_batches
+    machine = {**options.machine(args), "checkpoint_batches": args.checkpoint_batches}
     given = [name for name in PLANNED if getattr(args, name) != args.defaults[name]]
     if args.resume is not None and given:
         named = ", ".join(f"--{name.replace('_', '-')}" for name in given)

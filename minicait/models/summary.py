@@ -9,6 +9,7 @@ class Cost(NamedTuple):
     parameters: int
     multiply_adds: int  # per image, forward; the papers call these FLOPs
     activation_bytes: int  # per image in float32: what forward keeps for backward
+    forward_bytes: int  # and without backward: about what one block keeps
 
 
 def cost(config: dict[str, Any]) -> Cost:
@@ -43,4 +44,4 @@ def cost(config: dict[str, Any]) -> Cost:
     kept = n * (8 * d + 2 * hidden) + 2 * n + h * n * n
     kept_ca = tokens * (4 * d + 1) + h * tokens + 6 * d + 2 * hidden + 1
     activation_bytes = 4 * (n * 3 * p * p + depth * kept + depth_ca * kept_ca + 3 * d + 1)
-    return Cost(parameters, multiply_adds, activation_bytes)
+    return Cost(parameters, multiply_adds, activation_bytes, 4 * (n * 3 * p * p + kept))

@@ -59,6 +59,9 @@ def estimate(run: Run, seconds_per_batch: float) -> str:
     seconds += seconds_per_batch / r.batch_size * FORWARD * evaluations * len(run.images.val)
     peak = peak_megabytes()
     memory = "" if peak is None else f", {peak / 2**10:.2f} GB of memory at the peak so far"
+    if run.trainer.device != "cpu":
+        gpu = cuda.memory(run.trainer.device)
+        memory += f", {gpu.held / 2**30:.1f} of {gpu.total / 2**30:.1f} GB of GPU memory held"
     return f"estimate: {seconds / 60:.1f} minutes to go{memory}"
 
 
@@ -80,8 +83,10 @@ def next_commands(run: Run) -> str:
     return "\n".join(f"{name + ':':10s} {line}" for name, line in lines.items())
 
 
-def resume_command(run: Run) -> str:
-    return f"{program()} train --resume {shlex.quote(str(run.path))}{_machine_options(run)}"
+def resume_command(run: Run, in_pieces: bool = True) -> str:
+    """As it ran, or without what was said of pieces."""
+    pieces = f" --micro-batch {run.micro_batch}" if in_pieces and run.micro_batch is not None else ""
+    return f"{program()} train --resume {shlex.quote(str(run.path))}{_machine_options(run)}{pieces}"
 
 
 def _machine_options(run: Run) -> str:

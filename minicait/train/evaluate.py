@@ -25,7 +25,7 @@ class Scores(NamedTuple):
     loss: float
 
 
-def predict(model: CaiT, images: Any, threads: int | None = None) -> np.ndarray:
+def predict(model: CaiT, images: Any, threads: int | None = None, micro_batch: int | None = None) -> np.ndarray:
     """Logits (B, classes) in evaluation mode, in pieces on threads.
 
     For a single image, the products of matrices inside are spread over the threads instead: the last digits may then
@@ -39,18 +39,20 @@ def predict(model: CaiT, images: Any, threads: int | None = None) -> np.ndarray:
                 return model.eval()(images).numpy()
         finally:
             model.train(training)
-    return logits_in_pieces(model, images, threads)
+    return logits_in_pieces(model, images, threads, micro_batch)
 
 
-def logits_in_pieces(model: CaiT, images: Any, threads: int | None) -> np.ndarray:
+def logits_in_pieces(model: CaiT, images: Any, threads: int | None, micro_batch: int | None = None) -> np.ndarray:
     """The same bits for any number of threads."""
-    return np.concatenate(list(_pieces(model, images, threads, lambda part: model(part).numpy())))
+    return np.concatenate(list(_pieces(model, images, threads, micro_batch, lambda part: model(part).numpy())))
 
 
-def _pieces(model: CaiT, images: Any, threads: int | None, work: Callable[[Any], Any]) -> Iterator[Any]:
-    """work(piece) for the pieces of a batch in evaluation mode, in order."""
+def _pieces(
+    model: CaiT, images: Any, threads: int | None, micro_batch: int | None, work: Callable[[Any], Any]
+) -> Iterator[Any]:
+    """work(piece) for the pieces of a batch in evaluation mode, in order; on a GPU it is one piece, unless asked."""
     on_cpu = model.pos_embed.device == "cpu"
-    size = default_micro_batch(model, len(images)) if on_cpu else max(1, len(images))
+    size = micro_batch or (default_micro_batch(model, len(images)) if on_cpu else max(1, len(images)))
     workers = min(threads or cpu_count(), max(1, -(-len(images) // size))) if on_cpu else 1
 
     def piece(start: int) -> Any:
@@ -65,11 +67,13 @@ def _pieces(model: CaiT, images: Any, threads: int | None, work: Callable[[Any],
         model.train(training)
 
 
-def evaluate(model: CaiT, batches: Iterable[Batch], threads: int | None = None) -> Scores:
+def evaluate(
+    model: CaiT, batches: Iterable[Batch], threads: int | None = None, micro_batch: int | None = None
+) -> Scores:
     right1 = right5 = count = 0
     loss = 0.0
     for images, labels in batches:
-        logits = logits_in_pieces(model, images, threads)
+        logits = logits_in_pieces(model, images, threads, micro_batch)
         guesses = np.argsort(-logits, axis=1, kind="stable")[:, :5]
         hits = guesses == labels[:, None]
         right1, right5, count = right1 + int(hits[:, 0].sum()), right5 + int(hits.any(1).sum()), count + len(labels)
@@ -79,7 +83,9 @@ def evaluate(model: CaiT, batches: Iterable[Batch], threads: int | None = None) 
     return Scores(right1 / count, right5 / count, loss / count)
 
 
-def attention_inside(model: CaiT, shapes: Shapes, count: int = 64, threads: int | None = None) -> float:
+def attention_inside(
+    model: CaiT, shapes: Shapes, count: int = 64, threads: int | None = None, micro_batch: int | None = None
+) -> float:
     """The share of class attention (first layer, mean over heads, patches only) that falls on the object.
 
     A model that looks everywhere alike has the share of the image that the object covers.
@@ -96,5 +102,5 @@ def attention_inside(model: CaiT, shapes: Shapes, count: int = 64, threads: int 
             model(part)
         return next(iter(inside.class_attention.values())).mean(axis=1)[:, 0, 1:]
 
-    attention = np.concatenate(list(_pieces(model, images, threads, look)))
+    attention = np.concatenate(list(_pieces(model, images, threads, micro_batch, look)))
     return float(((attention * covered).sum(1) / attention.sum(1)).mean())

@@ -26,6 +26,7 @@ from ..weights import save_weights
 from .announce import estimate, first_lines, resume_command
 from .checkpoint import checkpoint_state, load_checkpoint, save_checkpoint
 from .evaluate import attention_inside
+from .gpu_memory import advising, to_train
 from .journal import Row, write_journal
 from .pictures import batch_picture, write_picture, write_text
 from .plan import Plan
@@ -36,6 +37,7 @@ from .trainer import Epoch, NotFiniteError, Trainer
 ESTIMATE_AFTER = 5  # batches
 EVALUATION_BATCH = 64
 TOLD = 5  # bad images that are named
+SMALLER = "a smaller --preset or --img-size"
 ON_THE_SHEET = 6  # images whose attention is drawn
 
 
@@ -54,9 +56,10 @@ class Run:
         checkpoint_batches: int = 100,
         skip_bad: bool = False,
         config: dict[str, Any] | None = None,
+        micro_batch: int | None = None,
     ) -> None:
         self.plan, self.path, self.device, self.threads = plan, path, device, threads
-        self.checkpoint_batches, self.skip_bad = checkpoint_batches, skip_bad
+        self.checkpoint_batches, self.skip_bad, self.micro_batch = checkpoint_batches, skip_bad, micro_batch
         self.rows: list[Row] = []
         self.best = -1.0
         self.signals = Signals()
@@ -69,7 +72,7 @@ class Run:
         model, self.head_kept = (CaiT(**config), True) if config is not None else plan.starting_model(self.classes)
         teacher, self.teacher_hash = None, None
         if plan.teacher is not None:
-            teacher = Teacher(plan.teacher, model, self.classes, device, threads)
+            teacher = Teacher(plan.teacher, model, self.classes, device, threads, micro_batch)
             self.teacher_hash = teacher.hash
         self.train_loader, self.val_loader = (
             Loader(images.train, r.batch_size, True, r.seed, training(r.augmentation, side, r.crop_ratio), r.repeats,
@@ -77,7 +80,9 @@ class Run:
             Loader(self.images.val, EVALUATION_BATCH, False, r.seed, evaluation(side, r.crop_ratio), 1, threads,
                    skip_bad),
         )  # fmt: skip
-        self.trainer = Trainer(model, r, device, threads, teacher=teacher)
+        self.needs = to_train(model, r, micro_batch, None if teacher is None else teacher.model)
+        with advising(device, self.needs, SMALLER):
+            self.trainer = Trainer(model, r, device, threads, micro_batch, teacher)
         self.before = time.perf_counter()  # minus the seconds of earlier sessions, once resumed
         drawn = getattr(self.images.val, "dataset", None)
         self.shapes = drawn if isinstance(drawn, Shapes) else None  # whose objects are known
@@ -94,14 +99,18 @@ class Run:
 
     def go(self) -> Row:
         """Train from where the run is. Prints what it does; returns the last row of the log."""
+        with advising(self.trainer.device, self.needs, SMALLER, resume_command(self, in_pieces=False)):
+            return self._go()
+
+    def _go(self) -> Row:
         (self.path / "weights").mkdir(parents=True, exist_ok=True)
         write_text(self.path / "args.json", json.dumps({**asdict(self.plan), "version": __version__}, indent=1))
         print(first_lines(self), flush=True)
         resume = resume_command(self)
         try:
             if not self.rows and not self.trainer.batches:
-                self.attention_at_start = self._attention_inside(self.trainer.model)
                 self._save()  # so that a run can be resumed from its first moment on
+                self.attention_at_start = self._attention_inside(self.trainer.model)
                 first = next(self.train_loader.epoch(0))
                 write_picture(self.path / "train_batch.jpg", batch_picture(first.images[:32]))
                 if self.attention_at_start is not None:
@@ -122,6 +131,8 @@ class Run:
             hint = f"; the last checkpoint is intact: {resume}" if self.checkpoint.is_file() else ""
             raise OSError(f"a file could not be written or read ({error}){hint}") from error
         except MemoryError as error:
+            if self.device != "cpu":
+                raise
             fewer = (self.threads or cpu_count()) // 2
             advice = f"try --threads {fewer} (each holds a micro-batch and its gradients), or " if fewer else "try "
             raise MemoryError(f"{advice}a smaller --preset") from error
@@ -210,7 +221,9 @@ class Run:
         return self.train_loader, self.val_loader
 
     def _attention_inside(self, model: CaiT) -> float | None:
-        return None if self.shapes is None else attention_inside(model, self.shapes, threads=self.threads)
+        if self.shapes is None:
+            return None
+        return attention_inside(model, self.shapes, threads=self.threads, micro_batch=self.micro_batch)
 
     def _draw_attention(self) -> None:
         """Of the best weights, on a few validation images of different classes."""

@@ -21,10 +21,16 @@ class Teacher:
     """Images as the student gets them, normalised by ImageNet's mean and deviation, to logits of its classes."""
 
     def __init__(
-        self, weights: str, student: CaiT, classes: Sequence[str], device: str = "cpu", threads: int | None = None
+        self,
+        weights: str,
+        student: CaiT,
+        classes: Sequence[str],
+        device: str = "cpu",
+        threads: int | None = None,
+        micro_batch: int | None = None,
     ) -> None:
         self.model, self.info = load_model(weights)
-        self.threads = threads
+        self.threads, self.micro_batch = threads, micro_batch
         try:
             self.outputs = outputs_for(classes, self.info, self.model.config["num_classes"])
         except ValueError as error:
@@ -45,7 +51,7 @@ class Teacher:
         if (tuple(self.info.mean), tuple(self.info.std)) != (MEAN, STD):
             plain = images * _channels(STD) + _channels(MEAN)
             images = (plain - _channels(self.info.mean)) / _channels(self.info.std)
-        return logits_in_pieces(self.model, images, self.threads)[:, self.outputs]
+        return logits_in_pieces(self.model, images, self.threads, self.micro_batch)[:, self.outputs]
 
 
 def _channels(values: Sequence[float]) -> np.ndarray:

@@ -230,11 +230,11 @@ class Trainer:
         if (name := self.not_finite()) is not None:
             raise NotFiniteError(f"training stopped after batch {self.batches}: the weights of {name} are not finite")
         seconds = time.perf_counter() - started
-        scores = evaluate(self.model, val_loader, self.threads)
+        scores = evaluate(self.model, val_loader, self.threads, self.micro_batch)
         ema_scores = None
         if self.ema is not None:
             with self.ema.applied():
-                ema_scores = evaluate(self.model, val_loader, self.threads)
+                ema_scores = evaluate(self.model, val_loader, self.threads, self.micro_batch)
         self.position = Position(at.epoch + 1)
         loss = float(np.mean(at.losses))
         return Epoch(at.epoch + 1, self.optimiser.steps, self.optimiser.lr, loss, scores, ema_scores, seconds)

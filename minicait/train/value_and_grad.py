@@ -2,7 +2,8 @@
 
 The batch is cut into pieces of an image or a few, whose activations are small. Each piece runs forward and backward in
 one worker, a thread or a process, with single-threaded matrix products inside; NumPy lets go of the interpreter
-meanwhile. Memory depends on the piece, and hardly on the batch.
+meanwhile. Memory depends on the piece, and hardly on the batch. On a GPU the batch stays whole, which is fastest there;
+where that takes too much memory, `micro_batch` cuts it, and the pieces run one after the other.
 
 The size of a piece does not depend on the number of threads, and the gradients of the pieces are added in their order.
 Random masks belong to samples. So the result is the same, to the bit, for any number of threads.
@@ -69,7 +70,7 @@ def value_and_grad(
     if len(images) != len(targets) or not len(images):
         raise ValueError(f"value_and_grad: {len(images)} images need as many targets, at least one, got {len(targets)}")
     on_gpu = not isinstance(images, np.ndarray)
-    size = len(images) if on_gpu else micro_batch or default_micro_batch(model, len(images))
+    size = micro_batch or (len(images) if on_gpu else default_micro_batch(model, len(images)))
     if size < 1:
         raise ValueError(f"value_and_grad: micro_batch must be at least 1, got {size}")
     parameters = dict(model.named_parameters())
@@ -101,6 +102,7 @@ def value_and_grad(
                 outputs.append(Tensor(logits))
                 if len(outputs) == 2:
                     _refuse_coupled(loss_fn, outputs, losses, targets)
+            del gradients, g  # or they would still be there while the next piece makes its own
     for name in missing:  # of a block that stochastic depth dropped for all samples, for example
         sums[name][...] = 0
     return float(sum(losses)), sums

@@ -58,8 +58,11 @@ def test_mixing_devices_is_an_error(cupy):
     with pytest.raises(ValueError, match="an array on cuda:0 met a Tensor on cpu; move one of them"):
         here + there.data
     assert (there + np.ones(1)).device == "cuda:0"  # plain host data follows the Tensor
-    with pytest.raises(RuntimeError, match=r"'cuda:1' is not usable: this machine has 1 CUDA device"):
+    with pytest.raises(RuntimeError, match=r"'cuda:1' is not usable: .* has 1 CUDA device, which is number 0"):
         here.to("cuda:1")
+    for wrong in ("gpu", "cuda:x", "cuda:", "cuda:-1", "cuda:²", "cuda:1\n", "CUDA", ""):
+        with pytest.raises(ValueError, match=r"unknown device .* expected 'cpu', 'cuda', or a GPU by number"):
+            here.to(wrong)
 
 
 def test_checkpoint_anomaly_and_random_masks_there(cupy):

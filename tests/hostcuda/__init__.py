@@ -4,6 +4,7 @@ CuPy reaches a GPU in three ways: it calls the CUDA runtime and driver, it has N
 and it calls libraries such as cuBLAS. `install()` replaces the ground under all three before CuPy is imported:
 
     hooks        CuPy's table of C functions is given our functions for those of the runtime and the driver
+    devices      two of them, neither of which may touch the memory of the other
     memory       device memory is host memory: poisoned when it is fresh, and with guard pages on request
     runtime      copies, streams, events, kernel launches over that memory
     compiler     a kernel is compiled by NVRTC, so that the real compiler accepts it, and by g++ with shim.h, to be run

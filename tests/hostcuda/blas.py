@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import counters
+from . import counters, memory
 from .unsupported import put_module, refuse, refusing
 
 NAME = "cupy_backends.cuda.libs.cublas"
@@ -40,12 +40,13 @@ class Operand(NamedTuple):
 
     def array(self, rows: int, columns: int, batch: int = 1) -> np.ndarray:
         """(batch, rows, columns), a view of the memory."""
+        memory.check_here(self.address, "cuBLAS")
         dtype = DTYPES.get(self.dtype) or refuse(f"cuBLAS for cudaDataType {self.dtype}")
         count = (batch - 1) * self.stride + (columns - 1) * self.ld + rows
-        memory = np.frombuffer((ctypes.c_char * (count * dtype.itemsize)).from_address(self.address), dtype)
+        values = np.frombuffer((ctypes.c_char * (count * dtype.itemsize)).from_address(self.address), dtype)
         size = dtype.itemsize
         strides = (self.stride * size, size, self.ld * size)
-        return np.lib.stride_tricks.as_strided(memory, (batch, rows, columns), strides)
+        return np.lib.stride_tricks.as_strided(values, (batch, rows, columns), strides)
 
 
 class Product(NamedTuple):

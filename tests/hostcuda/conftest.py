@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests import hostcuda
+from tests.hostcuda import devices
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -25,6 +26,12 @@ def _no_word_on_invalid_values():
     """
     with np.errstate(invalid="ignore"):
         yield
+
+
+@pytest.fixture(autouse=True)
+def _first_device(_on_the_host):
+    """Wherever the test before it worked last."""
+    devices.set_current(0)
 
 
 @pytest.fixture

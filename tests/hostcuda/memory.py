@@ -12,12 +12,14 @@ import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from . import counters
+from . import counters, devices
+from .unsupported import HostCudaError
 
 POISON = 0xFF
 ALIGNMENT = 256  # as from the driver
 OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation
-total = 16 << 30  # bytes that the device claims to have
+total = 16 << 30  # bytes that each device claims to have
+HOST = -1  # in place of a device: memory of the host that a device can see
 
 _libc = ctypes.CDLL(None)
 _pointer, _size, _int = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
@@ -28,12 +30,14 @@ _libc.mprotect.argtypes = [_pointer, _size, _int]
 _libc.munmap.argtypes = [_pointer, _size]
 
 _sizes: dict[int, int] = {}  # of what is allocated, by address
+_homes: dict[int, int] = {}  # and the device that it belongs to
 _maps: dict[int, tuple[int, int]] = {}  # address and length of what is mapped for it, if it is guarded
 _guarding = False
 
 
-def allocate(size: int) -> int:
-    if size > free_bytes():
+def allocate(size: int, device: int | None = None) -> int:
+    device = devices.current() if device is None else device
+    if device != HOST and size > free_bytes():
         from cupy_backends.cuda.api import runtime
 
         raise runtime.CUDARuntimeError(OUT_OF_MEMORY)
@@ -41,7 +45,7 @@ def allocate(size: int) -> int:
     if not address:
         raise MemoryError(f"no {size} bytes for device memory")
     ctypes.memset(address, POISON, size)
-    _sizes[address] = size
+    _sizes[address], _homes[address] = size, device
     for count in counters.active:
         count.allocations.append(size)
     return address
@@ -50,7 +54,7 @@ def allocate(size: int) -> int:
 def free(address: int) -> None:
     if not address:
         return
-    del _sizes[address]  # a KeyError here is memory that was freed twice
+    del _sizes[address], _homes[address]  # a KeyError here is memory that was freed twice
     if address in _maps:
         _libc.munmap(*_maps.pop(address))
     else:
@@ -58,7 +62,17 @@ def free(address: int) -> None:
 
 
 def free_bytes() -> int:
-    return total - sum(_sizes.values())
+    """On the current device."""
+    return total - sum(size for address, size in _sizes.items() if _homes[address] == devices.current())
+
+
+def check_here(address: int, what: str) -> None:
+    """Raises if this is memory of a device that is not current."""
+    near = {HOST, devices.current()}
+    for start, device in _homes.items():
+        if device not in near and start <= address < start + _sizes[start]:
+            here = devices.current()
+            raise HostCudaError(f"{what}: this memory belongs to device {device}, and device {here} is current")
 
 
 def _allocate_guarded(size: int) -> int:

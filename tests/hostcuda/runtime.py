@@ -1,4 +1,4 @@
-"""The CUDA runtime and driver over host memory: one device, on which everything is done before the call returns.
+"""The CUDA runtime and driver over host memory: a few devices, on which everything is done before the call returns.
 
 Streams and events are therefore numbers that mean nothing, and waiting for them takes no time; but it is counted.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from . import compiler, counters, memory
+from . import compiler, counters, devices, memory
 from .hooks import hook
 from .unsupported import HostCudaError, refuse
 
@@ -72,10 +72,13 @@ def _copy(to: int, source: int, size: int, kind: int, stream: int = 0) -> None:
             count.bytes_to_host.append(size)
         else:
             count.bytes_on_device.append(size)
+    # a copy from one device to another is made on the one that it goes to
+    memory.check_here(source if kind == DEVICE_TO_HOST else to, "a copy")
     ctypes.memmove(to, source, size)
 
 
 def _fill(address: int, value: int, size: int, stream: int = 0) -> None:
+    memory.check_here(address, "memset")
     ctypes.memset(address, value, size)
 
 
@@ -86,9 +89,9 @@ def _synchronise(*_: Any) -> None:
 
 RUNTIME = {
     "driverGetVersion": lambda: VERSION,
-    "getDevice": _zero,
-    "getDeviceCount": lambda: 1,
-    "setDevice": _nothing,
+    "getDevice": devices.current,
+    "getDeviceCount": lambda: devices.COUNT,
+    "setDevice": devices.set_current,
     "deviceGetAttribute": _attribute,
     "getDeviceProperties": _properties,
     "deviceCanAccessPeer": _zero,
@@ -96,7 +99,7 @@ RUNTIME = {
     "_ensure_context": _nothing,
     "malloc": memory.allocate,
     "free": memory.free,
-    "hostAlloc": lambda size, flags: memory.allocate(size),
+    "hostAlloc": lambda size, flags: memory.allocate(size, memory.HOST),
     "freeHost": memory.free,
     "memGetInfo": lambda: (memory.free_bytes(), memory.total),
     "memcpy": _copy,
@@ -129,6 +132,7 @@ RUNTIME = {
 class Function(NamedTuple):
     name: str
     launch: Any  # in the library that g++ made of it
+    pointers: list[int]  # the parameters that are pointers
 
 
 _modules: dict[int, ctypes.PyDLL] = {}
@@ -150,7 +154,7 @@ def _get_function(module: int, name: str) -> int:
     launch.argtypes = [three, three, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int]
     launch.restype = ctypes.c_char_p
     number = _handle()
-    _functions[number] = Function(name, launch)
+    _functions[number] = Function(name, launch, compiler.pointers_of(_modules[module], name))
     return number
 
 
@@ -163,7 +167,7 @@ def _set_function_attribute(function: int, attribute: int, value: int) -> None:
 
 def _launch(function: int, *rest: int) -> None:
     grid, block, (shared, _stream, parameters, _extra) = rest[:3], rest[3:6], rest[6:]
-    name, launch = _functions[function]
+    name, launch, pointers = _functions[function]
     threads = block[0] * block[1] * block[2]
     if not 0 < threads <= MOST_THREADS or 0 in grid:
         raise HostCudaError(f"{name}: no GPU launches a grid of {grid} blocks of {block} threads")
@@ -171,6 +175,9 @@ def _launch(function: int, *rest: int) -> None:
         raise HostCudaError(f"{name}: {shared} bytes of shared memory are more than the {limit} that it may have")
     for count in counters.active:
         count.kernels.append(name)
+    for i in pointers:
+        place = ctypes.c_void_p.from_address(parameters + i * ctypes.sizeof(ctypes.c_void_p)).value
+        memory.check_here(ctypes.c_void_p.from_address(place or 0).value or 0, name)
     three = ctypes.c_uint * 3
     if (failure := launch(three(*grid), three(*block), shared, parameters, _schedule)) is not None:
         raise HostCudaError(f"{name}: {failure.decode()}")

@@ -31,8 +31,8 @@ def test_the_probe_finds_a_device(cp):
     assert y.device == "cuda:0" and isinstance(y.data, cp.ndarray) and "device='cuda:0'" in repr(y)
     (y * y).to("cpu").sum().backward()
     assert x.grad.device == "cpu" and x.grad.numpy().tolist() == [2, 4]
-    with pytest.raises(RuntimeError, match="'cuda:1' is not usable: this machine has 1 CUDA device"):
-        x.to("cuda:1")
+    with pytest.raises(RuntimeError, match="'cuda:2' is not usable: this machine has 2 CUDA devices, numbered from 0"):
+        x.to("cuda:2")
 
 
 def test_devices_do_not_mix(cp):

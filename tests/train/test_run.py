@@ -302,6 +302,17 @@ def test_resuming_takes_the_plan_as_it_was(options, sentence, capsys):
     assert sentence in capsys.readouterr().err
 
 
+def test_a_run_is_resumed_with_another_micro_batch(tmp_path, capsys):
+    """It belongs to the machine, not to the plan: results differ by rounding, if at all."""
+    assert train(tmp_path, "--micro-batch", "1") == 0
+    folder = tmp_path / "shapes-tiny-1"
+    assert f"train --resume {folder}" in (said := capsys.readouterr().out) and "--micro-batch 1\n" in said
+    assert main(["train", "--resume", str(folder), "--device", "cpu", "--micro-batch", "2"]) == 0
+    for wrong in ("0", "-1"):
+        assert main(["train", "--out", str(tmp_path), "--micro-batch", wrong]) == 2
+        assert capsys.readouterr().err == f"minicait: --micro-batch must be at least 1, got {wrong}\n"
+
+
 def test_a_diverging_run_stops_with_a_word(tmp_path, capsys, monkeypatch):
     import minicait.train.trainer as trainer
 

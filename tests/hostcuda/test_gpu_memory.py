@@ -1,0 +1,145 @@
+"""The memory of a GPU: reported as it is, and when it runs out, advice that works."""
+
+import gc
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from autograd import Tensor, cuda, ops, random
+from minicait.cli import main
+from minicait.models.cait import CaiT
+from minicait.train import predict, value_and_grad
+from minicait.train.gpu_memory import Needs, advising
+from minicait.weights import save_weights
+from tests.hostcuda import memory
+from tests.hostcuda.test_training import SMALL, batch  # noqa: F401  (a fixture)
+
+pytestmark = pytest.mark.hostcuda
+MB = 2**20
+SHAPES = ["--img-size", "16", "--val-images", "8"]
+RUN = ["--patch-size", "4", "--train-images", "16", "--epochs", "1", "--batch-size", "16", "--device", "cuda"]
+
+
+@pytest.fixture
+def pool(cp):
+    """CuPy's, which hostcuda switches off."""
+    gc.collect()
+    pool = cp.get_default_memory_pool()
+    cp.cuda.set_allocator(pool.malloc)
+    yield pool
+    cp.cuda.set_allocator(None)
+    gc.collect()
+    pool.free_all_blocks()
+
+
+def leave(monkeypatch, size):
+    """So many bytes of the GPU are free; what is taken already, is taken by others as far as the pool knows."""
+    gc.collect()
+    monkeypatch.setattr(memory, "total", memory.total - memory.free_bytes() + size)
+
+
+def test_report(pool, cp, monkeypatch):
+    assert cuda.memory("cuda").total == cuda.memory("cuda:0").total == cuda.memory("cuda:1").total
+    pool.free_all_blocks()  # of the probes
+    with cp.cuda.Device(1):
+        pool.free_all_blocks()
+    leave(monkeypatch, 10 * MB)
+    before = cuda.memory("cuda:0")
+    assert (before.used, before.held, before.free) == (0, 0, 10 * MB) and before.total == memory.total
+    x = cp.zeros(MB, "int8")
+    y = cp.zeros(2 * MB, "int8")
+    del y
+    now = cuda.memory("cuda")
+    assert (now.used, now.held, now.free) == (MB, 3 * MB, 7 * MB) and now.others == before.others
+    other = cuda.memory("cuda:1")
+    assert (other.used, other.held) == (0, 0) and cp.cuda.runtime.getDevice() == 0
+    with pytest.raises(MemoryError) as caught:
+        cp.zeros(11 * MB, "int8")
+    assert cuda.is_out_of_memory(caught.value)
+    cuda.give_memory_back(caught.value)
+    assert cuda.memory("cuda").held == cuda.memory("cuda").used == x.nbytes
+
+
+def test_what_is_a_gpu_out_of_memory(cp, monkeypatch):
+    leave(monkeypatch, 1000)
+    with pytest.raises(cp.cuda.runtime.CUDARuntimeError) as caught:
+        cp.empty(1001, "int8")
+    assert cuda.is_out_of_memory(caught.value)
+    for other in (MemoryError(), MemoryError("Unable to allocate 8 EiB"), ValueError("of shape"), OSError("disk full")):
+        assert not cuda.is_out_of_memory(other)
+
+
+def test_pieces_on_a_gpu_give_the_same(batch):  # noqa: F811
+    model = CaiT(**SMALL, drop_path_rate=0.3).to("cuda")
+
+    def gradients(micro_batch):
+        with random.using(random.Stream(0)):
+            return value_and_grad(model, ops.cross_entropy, *batch, micro_batch=micro_batch)
+
+    whole, want = gradients(None)
+    for micro_batch in (3, 1, 100):
+        loss, got = gradients(micro_batch)
+        assert loss == pytest.approx(whole, rel=1e-6)
+        for name, g in want.items():
+            np.testing.assert_allclose(got[name].get(), g.get(), rtol=1e-4, atol=1e-6, err_msg=name)
+    np.testing.assert_allclose(predict(model, batch[0], None, 3), predict(model, batch[0]), rtol=1e-5, atol=1e-6)
+
+
+def test_memory_runs_out_and_the_advice_works(pool, monkeypatch, tmp_path, capsys):
+    train = ["train", "--out", str(tmp_path), *SHAPES, *RUN]
+    leave(monkeypatch, 25 * MB)  # 22 for the weights and what is kept for each of them, 0.7 for each image
+    assert main(train) == 2
+    err = capsys.readouterr().err
+    advice = re.fullmatch(
+        r"minicait: out of memory on cuda:0 \(0\.0 GB, 0\.0 GB of it used by others\); try --micro-batch 4: "
+        r"same batch, in pieces; to go on: .* train (--resume \S+ --micro-batch 4)\n",
+        err,
+    )
+    assert advice, err
+    assert pool.total_bytes() < 15 * MB  # the weights, means and their average were still there, and no more
+    assert main(["train", *advice[1].split()]) == 0
+    assert "best weights" in capsys.readouterr().out
+    evaluating = ["eval", "--weights", f"{tmp_path}/shapes-tiny-1/weights/best.safetensors", "--device", "cuda"]
+    gc.collect()
+    pool.free_all_blocks()
+    leave(monkeypatch, 4 * MB)
+    assert main([*evaluating, *SHAPES]) == 2
+    advice = re.search(r"; try (--micro-batch \d): same batch, in pieces\n", capsys.readouterr().err)
+    assert main([*evaluating, *SHAPES, *advice[1].split()]) == 0
+
+
+def test_the_estimate_tells_what_is_held(pool, tmp_path, capsys):
+    small = ["--patch-size", "8", "--train-images", "12", "--epochs", "1", "--batch-size", "2", "--device", "cuda:1"]
+    assert main(["train", "--out", str(tmp_path), *SHAPES, *small]) == 0
+    assert re.search(
+        r"estimate: .* at the peak so far, 0\.\d of 16\.0 GB of GPU memory held\n", capsys.readouterr().out
+    )
+
+
+def test_not_even_one_image_fits(pool, monkeypatch, tmp_path, capsys):
+    leave(monkeypatch, 4 * MB)
+    assert main(["train", "--out", str(tmp_path), *SHAPES, *RUN]) == 2
+    assert capsys.readouterr().err.endswith("used by others); try a smaller --preset or --img-size\n")
+
+
+def test_evaluation_and_prediction(pool, monkeypatch, tmp_path, capsys):
+    model = CaiT(**SMALL | {"img_size": 32, "patch_size": 4, "depth": 1, "num_classes": 10})
+    weights = tmp_path / "w.safetensors"
+    save_weights(model, weights, [str(i) for i in range(10)])
+    for i in range(8):
+        Image.fromarray(np.full((32, 32, 3), 30 * i, np.uint8)).save(tmp_path / f"{i}.png")
+    predicting = ["predict", str(tmp_path), "--weights", str(weights), "--device", "cuda"]
+    leave(monkeypatch, MB)
+    assert main(predicting) == 2
+    advice = re.search(r"try --micro-batch (\d+): same batch, in pieces\n", capsys.readouterr().err)
+    assert main([*predicting, "--micro-batch", advice[1]]) == 0
+
+
+def test_only_a_gpu_that_is_full_gets_advice():
+    needs = Needs(8, 100, 1000)
+    for device, error in (("cpu", MemoryError("a")), ("cuda", MemoryError("b")), ("cuda", ValueError("c"))):
+        with pytest.raises(type(error), match=f"^{error}$"), advising(device, needs, "less"):
+            raise error
+    assert Tensor([1.0]).to("cuda").numpy().tolist() == [1]

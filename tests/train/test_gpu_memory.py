@@ -1,0 +1,32 @@
+"""Advice for a full GPU, as far as it is arithmetic."""
+
+import pytest
+
+from minicait import create_model
+from minicait.models.summary import cost
+from minicait.train import Recipe
+from minicait.train.gpu_memory import Needs, advising, to_evaluate, to_train
+
+
+def test_a_piece_that_fits_is_a_power_of_two_and_at_most_half():
+    needs = Needs(piece=24, image=100, rest=1000)
+    rooms = {0: 0, 1099: 0, 1100: 1, 1399: 2, 1400: 4, 1799: 4, 1800: 8, 10**9: 8}
+    assert {room: needs.piece_that_fits(room) for room in rooms} == rooms
+    assert needs._replace(piece=1).piece_that_fits(10**9) == 0
+
+
+def test_what_training_and_evaluation_need():
+    model = create_model("cait_tiny_32", num_classes=10)
+    own, image = cost(model.config), 4 * 3 * 32 * 32
+    plain = to_train(model, Recipe(batch_size=8))
+    assert plain == (8, own.activation_bytes, 5 * 4 * own.parameters + 8 * image)
+    more = to_train(model, Recipe(batch_size=8, ema_decay=0.9, accumulate=2), micro_batch=3, teacher=model)
+    assert more == (3, own.activation_bytes, 8 * 4 * own.parameters + 8 * image)
+    assert to_evaluate(model, 64) == (64, own.forward_bytes + image, 4 * own.parameters)
+    assert to_evaluate(model, 4, micro_batch=16).piece == 4
+    assert own.forward_bytes < own.activation_bytes / 4
+
+
+def test_on_a_cpu_nothing_is_said():
+    with pytest.raises(MemoryError, match=r"^as it is$"), advising("cpu", Needs(8, 100, 1000), "less"):
+        raise MemoryError("as it is")
