@@ -8,6 +8,7 @@ import pytest
 import autograd as ag
 from autograd import Tensor, cuda, ops
 from autograd.backend import array_module, constant, device_of, to_device
+from autograd.cases import CASES
 from minicait.cli import main
 from minicait.models.cait import CaiT
 from minicait.nn.record import record
@@ -16,7 +17,6 @@ from minicait.train import Recipe, Trainer, evaluate, predict, value_and_grad
 from minicait.train.checkpoint import load_checkpoint, save_checkpoint
 from tests import hostcuda
 from tests.hostcuda.test_training import FULL, SMALL, batch, loaders  # noqa: F401  (a fixture)
-from tests.op_cases import CASES
 
 pytestmark = pytest.mark.hostcuda
 
