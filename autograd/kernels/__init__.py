@@ -2,13 +2,15 @@
 
 from .attention import attention, attention_grad, talking_heads, talking_heads_grad
 from .gelu import erf, gelu
+from .judge import Rules, judge
 from .layer_norm import layer_norm, layer_norm_grad
-from .optim import adamw, move_average
+from .optim import adamw, move_average, pace_of, squares
 from .sigmoid import sigmoid
 from .softmax import log_softmax, log_softmax_grad, logsumexp, softmax, softmax_grad
 from .total import as_rows, centred, mean, row_dots, sum_over_rows, total, widened
 
 __all__ = [
+    "Rules",
     "adamw",
     "as_rows",
     "attention",
@@ -16,6 +18,7 @@ __all__ = [
     "centred",
     "erf",
     "gelu",
+    "judge",
     "layer_norm",
     "layer_norm_grad",
     "log_softmax",
@@ -23,10 +26,12 @@ __all__ = [
     "logsumexp",
     "mean",
     "move_average",
+    "pace_of",
     "row_dots",
     "sigmoid",
     "softmax",
     "softmax_grad",
+    "squares",
     "sum_over_rows",
     "talking_heads",
     "talking_heads_grad",
