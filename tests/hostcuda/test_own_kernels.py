@@ -95,7 +95,7 @@ def test_a_barrier_that_is_not_there_is_noticed(cp, monkeypatch):
     want, *_ = layer_norm(x, weight, bias, 1e-3)
 
     def wrong():
-        rows._compiled.cache_clear()
+        rows.compiled.cache_clear()
         found = []
         for schedule in ("together", "forwards", "backwards"):
             with hostcuda.schedule(schedule):
@@ -111,4 +111,4 @@ def test_a_barrier_that_is_not_there_is_noticed(cp, monkeypatch):
     for source in (first, second):
         monkeypatch.setattr(rows, "_TOGETHER", source)
         assert wrong()
-    rows._compiled.cache_clear()
+    rows.compiled.cache_clear()
