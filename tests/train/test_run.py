@@ -85,9 +85,10 @@ def test_what_it_prints(tmp_path, capsys):
     assert train(tmp_path, "--runs", "2", "--epochs", "2") == 0
     text = capsys.readouterr().out
     parts = [
-        "device: NumPy on", "no GPU:", "model: cait_tiny_32", "data: shapes (easy)", "recipe: epochs 2", "estimate:",
-        "before training:", "epoch 2/2: loss", "(EMA", "waiting for images", "over 2 runs", "±", "best weights:",
-        "minicait predict --weights", "minicait eval --weights", "minicait train --resume",
+        "device: NumPy on", "no GPU:", "model: cait_tiny_32", "data: shapes (easy)", "precision: fp32, all in float32",
+        "recipe: epochs 2", "estimate:", "before training:", "epoch 2/2: loss", "(EMA", "waiting for images",
+        "over 2 runs", "±", "best weights:", "minicait predict --weights", "minicait eval --weights",
+        "minicait train --resume",
     ]  # fmt: skip
     for part in parts:
         assert part in text, part
@@ -226,6 +227,9 @@ def test_a_damaged_checkpoint_is_refused(tmp_path, finished, capsys):
         (["--runs", "0"], "--runs must be at least 1, got 0"),
         (["--seed", "-1"], "seed must be at least 0, got -1"),
         (["--device", "tpu"], "unknown device 'tpu'"),
+        (["--precision", "fp16"], "--precision fp16 is for GPUs; a CPU is fastest with fp32"),
+        (["--set", "precision=tf32"], "--precision tf32 is for GPUs"),
+        (["--set", "precision=fp8"], "precision must be fp32, tf32 or fp16, got 'fp8'"),
         (["--out", "/dev/null/x"], "Not a directory"),
     ],
 )
