@@ -22,18 +22,17 @@ PACE_PLACES = "enum { BY, OF_MEAN, OF_ROOT, PART };"
 _ADAMW = (
     PACE_PLACES
     + """
-    const T by = T(pace[BY]);
-    if (by != T(0)) {
-        const T h = by * g;
-        m = b1 * m + (1 - b1) * h;
-        v = b2 * v + (1 - b2) * h * h;
-        const T step = lr * T(pace[OF_MEAN]) * m / (sqrt(v) * T(pace[OF_ROOT]) + eps);
-        p = (i < decayed ? keep * p : p) - step;
+    if (pace[BY] != 0) {
+        const P h = pace[BY] * P(g), mean = b1 * P(m) + (1 - b1) * h, square = b2 * P(v) + (1 - b2) * h * h;
+        const P own = (i < decayed ? keep : P(1)) * P(p);
+        m = mean;
+        v = square;
+        p = own - lr * pace[OF_MEAN] * mean / (sqrt(square) * pace[OF_ROOT] + eps);
         AVERAGE
     }
 """
 )
-_AVERAGE = "average += T(pace[PART]) * (p - average);"
+_AVERAGE = "average = P(average) + pace[PART] * (P(p) - P(average));"
 _MOVE_AVERAGE = PACE_PLACES + "if (pace[PART] != 0) " + _AVERAGE
 
 # A block for every so many values, up to a number that fills any GPU; each thread takes every so-manieth value.
@@ -80,8 +79,8 @@ def adamw(
         name, results, averaging = "adamw", "T p, T m, T v", ""
         if average is not None:
             name, results, averaging = "adamw_and_average", results + ", T average", _AVERAGE
-        arguments = "T g, raw P pace, T lr, T b1, T b2, T eps, T keep, int64 decayed"
-        numbers = (p.dtype.type(number) for number in (lr, b1, b2, eps, 1 - decay))
+        arguments = "T g, raw P pace, P lr, P b1, P b2, P eps, P keep, int64 decayed"
+        numbers = (pace.dtype.type(number) for number in (lr, b1, b2, eps, 1 - decay))
         moved = (p, m, v) if average is None else (p, m, v, average)
         cuda.elementwise(arguments, results, _ADAMW.replace("AVERAGE", averaging), name)(
             g, pace, *numbers, decayed, *moved

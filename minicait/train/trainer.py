@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,7 +85,7 @@ class Trainer:
     ) -> None:
         self.model = model if device is None else model.to(device)
         self.recipe = r = (recipe or Recipe()).changed(precision=precision)
-        if (self.recipe.distillation is None) != (teacher is None):
+        if (r.distillation is None) != (teacher is None):
             raise ValueError("Trainer: distillation needs both a recipe that asks for it and a teacher")
         self.teacher, self.threads, self.micro_batch = teacher, threads, micro_batch
         self.optimiser = AdamW(model, r.peak_lr, r.weight_decay)
@@ -110,15 +110,15 @@ class Trainer:
         """A step that nobody waits for: a GPU may still have to do it. What became of it is known by `settle`."""
         if self.gate.unread == ROOM:
             self.settle()
-        r = self.recipe
         self.model.train()
-        arguments = self._arguments(images, targets)
-        with self._drawing(self.batches), in_precision(r.precision):
+        with self._as_in(self.batches):
+            batch = self._arguments(images, targets)
             loss, gradients = loss_and_gradients(
-                *arguments, self.threads, self.micro_batch, self._workers(), self.gate.scale
+                *batch, self.threads, self.micro_batch, self._workers(), self.gate.scale
             )
-        rate, last = self.lr, (self.batches + 1) % r.accumulate == 0
+        rate = self.lr
         self.batches += 1
+        last = self.batches % self.recipe.accumulate == 0
         self._accumulate(gradients)
         self.gate.judge(loss, self.waiting if last else gradients, self.batches, last)
         if last:
@@ -149,14 +149,17 @@ class Trainer:
         """Of value_and_grad."""
         taught = None
         if self.teacher is not None:
-            with ag.no_grad(), in_precision(self.recipe.precision):
+            with ag.no_grad():
                 taught = ag.tensor.as_tensor(self.teacher(images)).data
         loss_fn, targets = objective(self.recipe, self.model.config["num_classes"], targets, taught, self.device)
         return self.model, loss_fn, images, targets
 
-    def _drawing(self, batch: int) -> Any:
-        """Inside this block, random masks are those of a batch, by its number from 0."""
-        return random.using(Stream(self.recipe.seed, "train", step=batch))
+    @contextmanager
+    def _as_in(self, batch: int) -> Iterator[None]:
+        """With the random masks of a batch, by its number from 0, and products in the precision of the recipe."""
+        products = {"fp32": "as given", "tf32": "tf32", "fp16": "float16"}[self.recipe.precision]
+        with random.using(Stream(self.recipe.seed, "train", step=batch)), ag.autocast(products):
+            yield
 
     def _workers(self) -> Workers | None:
         """Processes for the pieces of a batch, started when they are first needed, and anew for other weights."""
@@ -185,8 +188,7 @@ class Trainer:
         if not bool(array_module(values).isfinite(values).all()):
             return "an image is not finite"
         try:
-            modes = self._drawing(number - 1), in_precision(self.recipe.precision), ag.detect_anomaly()
-            with modes[0], modes[1], modes[2], np.errstate(all="ignore"):
+            with self._as_in(number - 1), ag.detect_anomaly(), np.errstate(all="ignore"):
                 value_and_grad(*self._arguments(images, targets), 1, self.micro_batch)
         except ag.AnomalyError as error:
             return str(error).split(".")[0] + "; try a lower learning rate"
@@ -305,8 +307,3 @@ class Trainer:
             return images, labels
         targets = soft_targets(labels, self.model.config["num_classes"], r.label_smoothing)
         return mix(images, targets, r.mixup, r.cutmix, Stream(r.seed, "mix", number))
-
-
-def in_precision(name: str) -> AbstractContextManager[Any]:
-    """Matrices are multiplied so inside this block: forward and backward."""
-    return nullcontext() if name == "fp32" else ag.autocast("float16" if name == "fp16" else name)
