@@ -14,6 +14,7 @@ import argparse
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,23 +32,23 @@ MINUTES = 50  # of training on a CPU, at most; an hour with everything around it
 IMAGES = 9469 + 2 * 0.35 * 3925  # of an epoch: those to learn, and two evaluations, which cost a third of a step
 
 
-def plan_photographs(device: str, epochs: int | None, seed: int) -> Plan:
+def plan_photographs(device: str, asked: dict[str, Any]) -> Plan:
     """A model and a recipe that suit the machine."""
     if device != "cpu":
-        how = recipe("imagenette").changed(epochs=epochs, seed=seed)
+        how = recipe("imagenette").changed(**asked)
         print(f"plan: cait_xxs24_224 on Imagenette (342 MB, downloaded once), {how.epochs} epochs", flush=True)
         return Plan(how, Source("imagenette-320"), "cait_xxs24_224")
     rate = images_per_second("cait_tiny_64")
-    chosen = min(40, max(1, int(rate * 60 * MINUTES / IMAGES))) if epochs is None else epochs
-    how = recipe("small").changed(epochs=chosen, seed=seed)
+    chosen = asked["epochs"] or min(40, max(1, int(rate * 60 * MINUTES / IMAGES)))
+    how = recipe("small").changed(**asked | {"epochs": chosen})
     minutes = chosen * IMAGES / rate / 60
     print("plan: cait_tiny_64 on Imagenette (99 MB, downloaded once),", end=" ")
     print(f"{chosen} epochs, about {minutes:.0f} minutes at {rate:.0f} images/s", flush=True)
     return Plan(how, Source("imagenette", keep_side=96), "cait_tiny_64")
 
 
-def plan_shapes(epochs: int | None, seed: int) -> Plan:
-    how = recipe("shapes").changed(epochs=epochs, seed=seed)
+def plan_shapes(asked: dict[str, Any]) -> Plan:
+    how = recipe("shapes").changed(**asked)
     print(f"plan: cait_tiny_32 on shapes that are drawn here, {how.epochs} epochs, a few minutes", flush=True)
     return Plan(how, Source("shapes"), "cait_tiny_32", patch_size=8)
 
@@ -69,6 +70,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", choices=["imagenette", "shapes"], help="(default: imagenette if it can be had)")
     options.add_machine(parser)
+    options.add_precision(parser)
     parser.add_argument("--epochs", type=int, help="(default: what suits the machine)")
     parser.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="(default: %(default)s)")
@@ -77,14 +79,15 @@ def main() -> int:
     device = machine["device"]
     print(f"device: {device_line(device, args.threads)}", flush=True)
     shapes = args.data == "shapes"
-    plan = plan_shapes(args.epochs, args.seed) if shapes else plan_photographs(device, args.epochs, args.seed)
+    asked = {"epochs": args.epochs, "precision": args.precision, "seed": args.seed}
+    plan = plan_shapes(asked) if shapes else plan_photographs(device, asked)
     try:
         run = new_run(plan, args.out, plan.data.name, **machine)
     except UnreachableError as error:
         if args.data == "imagenette":
             raise
         print(f"\nNO IMAGENETTE: {error}. TRAINING ON SHAPES INSTEAD.\n", flush=True)
-        run = new_run(plan_shapes(args.epochs, args.seed), args.out, "shapes", **machine)
+        run = new_run(plan_shapes(asked), args.out, "shapes", **machine)
     run.go()
     print(f"\nCaiT, with its best weights, is right for {run.best:.1%} of the images it did not learn from.")
     if run.attention_at_start is not None and run.attention_at_end is not None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from autograd import kernels
-from autograd.backend import Array, array_module
+from autograd import Tensor, kernels
+from autograd.backend import Array, array_module, to_device
 
 from .flat import Flat, flatten, is_decayed, zeros_like
 from .nn import Module
@@ -44,32 +44,49 @@ class AdamW:
         weights = {name: p.data for name, p in self.parameters.items()}
         self.mean, self.square = zeros_like(weights), zeros_like(weights)
 
-    def step(self, gradients: Mapping[str, Array] | None = None, threads: int = 1) -> None:
-        """Move the parameters along the given gradients, by default along their `.grad`. Those without stay."""
+    def step(
+        self,
+        gradients: Mapping[str, Array] | None = None,
+        threads: int = 1,
+        pace: Array | None = None,
+        ema: EMA | None = None,
+    ) -> None:
+        """Move the parameters along the given gradients, by default along their `.grad`. Those without stay.
+
+        A `Gate` sets the pace of a step, and counts it; and the average of the weights can move in the same sweep.
+        """
         given = gradients
         if given is None:
             given = {name: p.grad.data for name, p in self.parameters.items() if p.grad is not None}
-        self.steps += 1
-        parts = [(*chunk, decay) for *arrays, decay in self._parts(given) for chunk in _chunks(*arrays)]
+        if pace is None:
+            self.steps += 1
+            pace = on_device(kernels.pace_of(self.steps, self.betas), self.parameters)
+        weights = flatten(self.model, parameters=self.parameters)
+        kept = [self.mean, self.square] if ema is None else [self.mean, self.square, ema.average]
+        wholes = None if weights is None else weights.wholes(given, *kept)
+        if weights is not None and wholes is not None:
+            self._move([(*wholes, weights.decayed)], pace, threads)
+            return
+        parts = []
+        for name, p in self.parameters.items():
+            if (g := given.get(name)) is not None:
+                parts.append((p.data, g, self.mean[name], self.square[name], is_decayed(name, p.shape) * p.size))
+        self._move(parts, pace, threads)
+        if ema is not None:
+            ema.update(threads, pace)
+
+    def _move(self, parts: list[tuple[Any, ...]], pace: Array, threads: int) -> None:
+        """Parts are weights, gradients, both means, perhaps the average, and how many of their first are decayed."""
+        decay = self.lr * self.weight_decay
 
         def move(part: tuple[Any, ...]) -> None:
-            p, g, m, v, decay = part
-            kernels.adamw(p, g, m, v, self.lr, self.betas, self.eps, decay, self.steps)
+            (p, g, m, v, *average), decayed = part
+            kernels.adamw(
+                p, g, m, v, pace, self.lr, self.betas, self.eps, decay, decayed, average[0] if average else None
+            )
 
-        on_threads(move, parts, threads)
-
-    def _parts(self, gradients: Mapping[str, Array]) -> Iterator[tuple[Any, ...]]:
-        """Weights, gradients, both means and the decay: of all at once if they are one array each, else by name."""
-        decay = self.lr * self.weight_decay
-        weights = flatten(self.model, parameters=self.parameters)
-        if weights is not None and (wholes := weights.wholes(gradients, self.mean, self.square)) is not None:
-            yield *(whole[: weights.decayed] for whole in wholes), decay
-            yield *(whole[weights.decayed :] for whole in wholes), 0.0
-            return
-        for name, p in self.parameters.items():
-            if (g := gradients.get(name)) is not None:
-                own = decay if is_decayed(name, p.shape) else 0.0
-                yield p.data, g, self.mean[name], self.square[name], own
+        chunks = [(chunk, count - start) for *arrays, count in parts for start, chunk in _chunks(*arrays)]
+        on_threads(move, chunks, threads)
 
     def zero_grad(self) -> None:
         for p in self.parameters.values():
@@ -88,24 +105,39 @@ def learning_rate(
     return final + (peak - final) * 0.5 * (1 + math.cos(math.pi * min(1, step / max(1, total))))
 
 
-def _chunks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
-    """Views of the same part of all arrays, one part after the other. On a GPU they stay whole."""
+def on_device(numbers: list[float], parameters: Mapping[str, Tensor]) -> Array:
+    """A few numbers where the weights are, in float32, or in float64 as the weights."""
+    first = next(iter(parameters.values()))
+    return to_device(np.array(numbers, np.result_type(first.dtype, np.float32)), first.device)
+
+
+def _chunks(*arrays: Array) -> Iterator[tuple[int, tuple[Array, ...]]]:
+    """Views of the same part of all arrays, and where it starts, one after the other. On a GPU they stay whole."""
     if not all(isinstance(array, np.ndarray) and array.flags.c_contiguous for array in arrays):
-        yield arrays
+        yield 0, arrays
         return
     flat = [array.reshape(-1) for array in arrays]
     for i in range(0, flat[0].size, CHUNK):
-        yield tuple(array[i : i + CHUNK] for array in flat)
+        yield i, tuple(array[i : i + CHUNK] for array in flat)
+
+
+def squares(gradients: Mapping[str, Array]) -> Array:
+    """Parts, on the device of the gradients, whose sum is the square of their length: not finite only if they are."""
+    arrays = _arrays(gradients)
+    if all(isinstance(array, np.ndarray) for array in arrays):
+        chunks = [g for array in arrays for _, (g,) in _chunks(array)]
+        with blas_threads(1):  # or its last digits, and so a clipped step, would depend on the number of CPUs
+            parts = np.array([np.vdot(g, g) for g in chunks], np.float64)
+        if np.isfinite(parts).all():
+            return parts
+        return np.concatenate([kernels.squares(g) for g in chunks])  # they were too large for float32
+    there = [kernels.squares(array) for array in arrays]
+    return there[0] if len(there) == 1 else array_module(there[0]).concatenate(there)
 
 
 def global_norm(gradients: Mapping[str, Array]) -> float:
     """The length of all gradients taken as one vector."""
-    arrays = _arrays(gradients)
-    with blas_threads(1):  # or its last digits, and so a clipped step, would depend on the number of CPUs
-        square = sum(float(array_module(g).vdot(g, g)) for array in arrays for (g,) in _chunks(array))
-    if not math.isfinite(square):  # the squares may be too large for float32, and not the gradients
-        square = sum(float((g.astype(np.float64) ** 2).sum()) for array in arrays for (g,) in _chunks(array))
-    return math.sqrt(square)
+    return math.sqrt(float(squares(gradients).sum()))
 
 
 def clip_gradients(gradients: Mapping[str, Array], max_norm: float) -> float:
@@ -136,16 +168,18 @@ class EMA:
         for name, p in self.parameters.items():
             self.average[name][...] = p.data
 
-    def update(self, threads: int = 1) -> None:
-        self.steps += 1
-        decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
+    def update(self, threads: int = 1, pace: Array | None = None) -> None:
+        """Follow the weights, at the pace that a `Gate` has set, if there is one, which then counts the steps, too."""
+        if pace is None:
+            self.steps += 1
+            pace = on_device(kernels.pace_of(self.steps, (0.0, 0.0), self.decay), self.parameters)
         weights = flatten(self.model, parameters=self.parameters)
         wholes = None if weights is None else weights.wholes(self.average)
         pairs: list[Any] = [(self.average[name], p.data) for name, p in self.parameters.items()]
         if wholes is not None:
             pairs = [wholes[::-1]]
-        chunks = [chunk for pair in pairs for chunk in _chunks(*pair)]
-        on_threads(lambda pair: kernels.move_average(pair[0], pair[1], 1 - decay), chunks, threads)
+        chunks = [chunk for pair in pairs for _, chunk in _chunks(*pair)]
+        on_threads(lambda pair: kernels.move_average(pair[0], pair[1], pace), chunks, threads)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

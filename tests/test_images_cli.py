@@ -24,7 +24,7 @@ from minicait.train.run import resumed
 from minicait.train.teacher import Teacher
 from tests.data.test_crops import photograph
 from tests.test_main_job import run_example
-from tests.train.test_run import assert_same_run
+from tests.train.test_run import assert_same_run, log
 
 ROOT = Path(__file__).parents[1]
 SMALL = ["--device", "cpu", "--preset", "tiny", "--img-size", "16", "--patch-size", "8", "--batch-size", "8"]
@@ -165,7 +165,7 @@ def test_a_damaged_image_stops_a_run_that_then_goes_on_without_it(photos, tmp_pa
     assert text.count("left out: ") == 1 and "left out so far: 1 images" in text
     for name in ("evaluate", "resume"):  # and the commands for later go on without it, too
         assert next(line for line in text.splitlines() if line.startswith(f"{name}:")).endswith("--skip-bad-images")
-    assert (tmp_path / "mine-tiny-1/log.csv").read_text().splitlines()[-1].endswith(",1")
+    assert log(tmp_path / "mine-tiny-1")[-1]["left_out"] == "1"
     assert resumed(tmp_path / "mine-tiny-1", skip_bad=True)._bad_images() == [bad_image(text)]
 
 
@@ -177,7 +177,7 @@ def test_too_little_memory_names_an_option_and_a_value(photos, tmp_path, capsys,
     def full(*_):
         raise MemoryError
 
-    monkeypatch.setattr(Trainer, "step", full)
+    monkeypatch.setattr(Trainer, "queue", full)
     options = ["train", *SMALL, "--data", str(photos), "--out", str(tmp_path), "--threads"]
     assert main([*options, "4"]) == 2
     assert "out of memory; try --threads 2 (each holds a micro-batch" in capsys.readouterr().err
@@ -269,7 +269,7 @@ def test_a_teacher_sees_images_as_it_was_taught(tmp_path):
 def test_a_run_on_photographs_goes_on_to_the_bit_from_the_middle_of_an_epoch(photos, tmp_path, monkeypatch):
     arguments = ["train", *SMALL, "--data", str(photos), "--epochs", "2", "--recipe", "imagenette"]
     assert main([*arguments, "--out", str(tmp_path / "a")]) == 0
-    real, steps = Trainer.step, []
+    real, steps = Trainer.queue, []
 
     def interrupted(self, images, targets):
         steps.append(1)
@@ -277,7 +277,7 @@ def test_a_run_on_photographs_goes_on_to_the_bit_from_the_middle_of_an_epoch(pho
             os.kill(os.getpid(), signal.SIGTERM)
         return real(self, images, targets)
 
-    monkeypatch.setattr(Trainer, "step", interrupted)
+    monkeypatch.setattr(Trainer, "queue", interrupted)
     assert main([*arguments, "--out", str(tmp_path / "b")]) == 128 + signal.SIGTERM
     assert main(["train", "--resume", str(tmp_path / "b/photos-tiny-1"), "--device", "cpu", "--threads", "1"]) == 0
     assert_same_run(tmp_path / "a/photos-tiny-1", tmp_path / "b/photos-tiny-1")

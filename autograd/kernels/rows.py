@@ -50,9 +50,9 @@ def on_gpu(x: Array) -> bool:
 def each_row(source: str, name: str, x: Array, *arguments: Any) -> None:
     """Launch a kernel with a block for each row of `x`: its arguments are `arguments`, and the length of a row."""
     n = x.shape[-1]
-    _compiled(source, name, x.dtype.name)((x.size // n,), (THREADS,), (*arguments, np.int32(n)))
+    compiled(source, name, x.dtype.name)((x.size // n,), (THREADS,), (*arguments, np.int32(n)))
 
 
 @cache
-def _compiled(source: str, name: str, dtype: str) -> Any:
+def compiled(source: str, name: str, dtype: str) -> Any:
     return cuda.module().RawKernel(_TOGETHER % TYPES[dtype] + source, name)

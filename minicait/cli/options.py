@@ -33,6 +33,11 @@ def add_machine(group: Any) -> None:
     group.add_argument("--skip-bad-images", action="store_true", help="leave damaged images out, and count them")
 
 
+def add_precision(group: Any) -> None:
+    kinds = "fp32, or on a GPU tf32 or fp16, which are faster and less exact (default: the recipe's, fp32)"
+    group.add_argument("--precision", choices=["fp32", "tf32", "fp16"], help=kinds)
+
+
 def source(args: argparse.Namespace, **more: Any) -> Source:
     own = {"val_images": args.val_images, "val_fraction": args.val_fraction, "keep_side": args.keep_side}
     return Source(args.data, args.difficulty, **own, **more)

@@ -26,8 +26,8 @@ EXAMPLES = """examples:
 # options that are part of a run's plan, which a resumed run has already
 PLANNED = (
     "preset", "img_size", "patch_size", "weights", "teacher", "data", "difficulty", "train_images", "val_images",
-    "val_fraction", "keep_side", "recipe", "epochs", "batch_size", "lr", "set", "seed", "out", "runs", "smoke",
-    "overfit_one_batch",
+    "val_fraction", "keep_side", "recipe", "epochs", "batch_size", "lr", "precision", "set", "seed", "out", "runs",
+    "smoke", "overfit_one_batch",
 )  # fmt: skip
 
 
@@ -50,6 +50,7 @@ def add_to(commands: Any) -> None:
     how.add_argument("--epochs", type=int, help="times through the training images (default: the recipe's)")
     how.add_argument("--batch-size", type=int, help="images that make a step (default: the recipe's)")
     how.add_argument("--lr", type=float, help="learning rate at its peak (default: the recipe's)")
+    options.add_precision(how)
     how.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
                      help="anything else in the recipe: mixup=0.2, crop=padded, colour_jitter=0.3, ...")  # fmt: skip
     how.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
@@ -116,7 +117,7 @@ def _plan(args: argparse.Namespace, seed: int) -> Plan:
         patch = side // across
     chosen = recipe(args.recipe or _recipe_name(args, model, small))
     asked = {"epochs": args.epochs, "batch_size": args.batch_size}
-    chosen = with_settings(chosen.changed(**asked, lr=args.lr, seed=seed), args.set)
+    chosen = with_settings(chosen.changed(**asked, lr=args.lr, precision=args.precision, seed=seed), args.set)
     if args.teacher is not None and chosen.distillation is None:
         chosen = chosen.changed(distillation="hard")
     data = options.source(args, train_images=args.train_images)

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from autograd import kernels
-from autograd.backend import Array, to_device
+from autograd.backend import Array, device_of, to_device
 from autograd.kernels.attention import mix_heads
 from autograd.kernels.softmax import softmax_of_rows, softmax_of_rows_grad
 
@@ -58,7 +58,9 @@ def _gelu(x: Array) -> Sequence[Array]:
 
 
 def _adamw(p: Array, g: Array, m: Array, v: Array, average: Array) -> Sequence[Array]:
-    v = v * v
-    kernels.adamw(p, g, m, v, 1e-2, (0.9, 0.999), 1e-8, 0.01, 7)
-    kernels.move_average(average, p, 0.25)
-    return p, m, v, average
+    v, other = v * v, average.copy()
+    betas = 0.9, 0.999
+    pace = to_device(np.array(kernels.pace_of(7, betas, 0.75, by=0.5), p.dtype), device_of(p))
+    kernels.adamw(p, g, m, v, pace, 1e-2, betas, 1e-8, 0.01, p.size // 2, average)
+    kernels.move_average(other, p, pace)
+    return p, m, v, average, other

@@ -13,14 +13,7 @@ def taken(device: str) -> Finding:
     process = "the peak of this process cannot be told here" if peak is None else f"{peak:.0f} MB in this process"
     if device == "cpu":
         return Finding(OK, process)
-    used, held, free, total = (count / 2**20 for count in on_gpu())
+    used, held, free, total = (count / 2**20 for count in cuda.memory(device))
     lines = [f"CuPy's memory pool: {used:.1f} MB in use now, {held:.1f} MB held, at least what was in use at the peak",
              f"the GPU: {free:.0f} of {total:.0f} MB are free"]  # fmt: skip
     return Finding(OK, f"{process}; on the GPU {held:.0f} MB held by CuPy, of {total:.0f} MB", lines)
-
-
-def on_gpu() -> tuple[int, int, int, int]:
-    """Bytes of CuPy's memory pool that are in use, bytes that it holds, and of the GPU what is free and all."""
-    cupy = cuda.module()
-    pool = cupy.get_default_memory_pool()
-    return (pool.used_bytes(), pool.total_bytes(), *cupy.cuda.runtime.memGetInfo())

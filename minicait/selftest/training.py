@@ -6,8 +6,6 @@ divides by what may be nothing but rounding: so there are few steps.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from autograd import ops
@@ -19,7 +17,7 @@ from ..models.cait import CaiT
 from ..train import Recipe, Trainer, predict
 from .report import DIFFERS, OK, Finding
 
-PRECISIONS = ("fp32",)  # of the trainer on a GPU
+PRECISIONS = ("fp32", "tf32", "fp16")  # of the trainer on a GPU
 ALLOWED = {"fp32": 1e-4, "tf32": 1e-2, "fp16": 2e-2}  # of a loss
 CONFIG = preset("cait_tiny_32").config(num_classes=len(Shapes.classes), drop_path_rate=0.2)
 STEPS, BATCH = 8, 8
@@ -43,8 +41,8 @@ def losses_agree(device: str, precision: str) -> Finding:
 
 def losses(device: str, precision: str = "fp32", dtype: str = "float32", processes: bool | None = None) -> list[float]:
     """Of each step, and that of the average of the weights on the last batch."""
-    chosen: dict[str, Any] = {} if precision == "fp32" else {"precision": precision}
-    trainer = Trainer(CaiT(**CONFIG).astype(dtype), RECIPE, device, processes=processes, **chosen)
+    model = CaiT(**CONFIG).astype(dtype)
+    trainer = Trainer(model, RECIPE, device, processes=processes, precision=precision)
     shapes = Shapes(STEPS * BATCH, CONFIG["img_size"])
     try:
         batches = list(Loader(shapes, BATCH, training=True, threads=0))

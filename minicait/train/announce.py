@@ -20,6 +20,11 @@ from .recipe import changes
 if TYPE_CHECKING:
     from .run import Run
 
+PRECISIONS = {
+    "fp32": "fp32, all in float32",
+    "tf32": "tf32, matrices are multiplied with 10 bits of each factor behind the point; all else in float32",
+    "fp16": "fp16, matrices are multiplied in float16, with a loss that is scaled for it; weights in float32",
+}
 FORWARD = 0.35  # of the cost of a training step, for an estimate
 
 
@@ -31,13 +36,15 @@ def first_lines(run: Run) -> str:
     if plan.weights is not None:
         start += ", head kept" if run.head_kept else f", new head for {len(run.classes)} classes"
     counts = f"{len(run.images.train):,} to train, {len(run.images.val):,} to validate"
+    said = {key: value for key, value in changes(plan.recipe).items() if key != "precision"}
     lines = {
         "device": device_line(run.device, run.threads),
         "model": f"{start}, patches of {config['patch_size']}, {c.parameters:,} parameters, "
         f"{c.multiply_adds / 1e9:.2f} GFLOPs per image",
         "data": f"{run.images.name}, {len(run.classes)} classes, {side} pixels, {counts}",
+        "precision": PRECISIONS[plan.recipe.precision],
         "teacher": plan.teacher,
-        "recipe": ", ".join(f"{key} {value}" for key, value in changes(plan.recipe).items()) or "plain",
+        "recipe": ", ".join(f"{key} {value}" for key, value in said.items()) or "plain",
         "folder": run.path,
     }
     return "\n".join(f"{name}: {line}" for name, line in lines.items() if line is not None)

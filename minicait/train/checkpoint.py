@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from autograd.backend import to_device
+from autograd.kernels.judge import Known
 
 from ..flat import zeros_like
 from ..tensorfile import open_tensors, write_tensors
@@ -25,14 +26,14 @@ from .trainer import Position, Trainer
 
 def save_checkpoint(trainer: Trainer, path: Path, extra: Mapping[str, Any] | None = None) -> None:
     """Write the state of a trainer, and anything else that JSON can hold."""
+    trainer.settle()
     arrays = {key: to_device(array, "cpu") for key, array in _arrays(trainer).items()}
     state = {
         "config": trainer.model.config,
         "recipe": asdict(trainer.recipe),
         "batches": trainer.batches,
-        "steps": trainer.optimiser.steps,
+        "gate": trainer.gate.known._asdict(),
         "lr": trainer.optimiser.lr,
-        "ema_steps": 0 if trainer.ema is None else trainer.ema.steps,
         "position": asdict(trainer.position),
         "waiting": sorted(trainer.waiting),
         "extra": dict(extra or {}),
@@ -59,9 +60,8 @@ def load_checkpoint(trainer: Trainer, path: Path) -> dict[str, Any]:
     trainer.waiting = zeros_like(waiting) if waiting else {}
     for key, array in _arrays(trainer).items():
         array[...] = to_device(arrays[key], trainer.device)
-    trainer.batches, trainer.optimiser.steps, trainer.optimiser.lr = state["batches"], state["steps"], state["lr"]
-    if trainer.ema is not None:
-        trainer.ema.steps = state["ema_steps"]
+    trainer.batches, trainer.optimiser.lr = state["batches"], state["lr"]
+    trainer.gate.restore(Known(**state["gate"]))
     trainer.position = Position(**state["position"])
     return state["extra"]
 

@@ -9,6 +9,7 @@ import numpy as np
 
 import autograd as ag
 from autograd import ops
+from autograd.backend import Array, array_module, to_device
 
 from ..data.loader import Batch
 from ..data.picture import normalise
@@ -39,12 +40,13 @@ def predict(model: CaiT, images: Any, threads: int | None = None, micro_batch: i
                 return model.eval()(images).numpy()
         finally:
             model.train(training)
-    return logits_in_pieces(model, images, threads, micro_batch)
+    return to_device(logits_in_pieces(model, images, threads, micro_batch), "cpu")
 
 
-def logits_in_pieces(model: CaiT, images: Any, threads: int | None, micro_batch: int | None = None) -> np.ndarray:
-    """The same bits for any number of threads."""
-    return np.concatenate(list(_pieces(model, images, threads, micro_batch, lambda part: model(part).numpy())))
+def logits_in_pieces(model: CaiT, images: Any, threads: int | None, micro_batch: int | None = None) -> Array:
+    """On the model's device, and the same bits for any number of threads."""
+    logits = list(_pieces(model, images, threads, micro_batch, lambda part: model(part).data))
+    return logits[0] if len(logits) == 1 else array_module(logits[0]).concatenate(logits)
 
 
 def _pieces(
@@ -73,7 +75,7 @@ def evaluate(
     right1 = right5 = count = 0
     loss = 0.0
     for images, labels in batches:
-        logits = logits_in_pieces(model, images, threads, micro_batch)
+        logits = to_device(logits_in_pieces(model, images, threads, micro_batch), "cpu")
         guesses = np.argsort(-logits, axis=1, kind="stable")[:, :5]
         hits = guesses == labels[:, None]
         right1, right5, count = right1 + int(hits[:, 0].sum()), right5 + int(hits.any(1).sum()), count + len(labels)

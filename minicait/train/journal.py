@@ -29,6 +29,8 @@ class Row:
     waiting: float  # the part of that time that was spent waiting for images
     seconds: float
     left_out: int = 0  # damaged images so far
+    skipped: int = 0  # steps so far whose gradients were too large for float16
+    loss_scale: float = 1.0
 
     @property
     def score(self) -> float:
@@ -39,7 +41,8 @@ class Row:
         average = "" if self.ema_top1 is None else f" (EMA {self.ema_top1:.1%})"
         inside = "" if self.attention_inside is None else f", attention inside {self.attention_inside:.1%}"
         speed = f"{self.images_per_second:.3g} images/s, {self.waiting:.0%} waiting for images"
-        return f"loss {self.loss:.3f}, top-1 {self.top1:.1%}{average}{inside}; {speed}; {self.seconds:.0f} s"
+        skipped = f"; {self.skipped} steps skipped so far, loss scale {self.loss_scale:.0f}" if self.skipped else ""
+        return f"loss {self.loss:.3f}, top-1 {self.top1:.1%}{average}{inside}; {speed}; {self.seconds:.0f} s{skipped}"
 
 
 def write_journal(folder: Path, rows: Sequence[Row]) -> None:

@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from autograd import Tensor, ops
-from autograd.backend import Array
+from autograd.backend import Array, array_module, is_array, to_device
+
+from ..data.mixing import soft_targets
+from .recipe import Recipe
 
 
-def hard_distillation(targets: np.ndarray, teacher: np.ndarray, weight: float = 0.5) -> np.ndarray:
+def objective(
+    recipe: Recipe, classes: int, targets: Any, taught: Array | None, device: str
+) -> tuple[Callable[[Tensor, Any], Tensor], Array]:
+    """A loss and the targets for it: smoothed if the recipe says so, and joined with the logits that a teacher gave."""
+    targets = targets.data if isinstance(targets, Tensor) else targets
+    targets = targets if is_array(targets) else np.asarray(targets)
+    if targets.dtype.kind in "iu" and (recipe.label_smoothing or taught is not None):
+        targets = soft_targets(to_device(targets, "cpu"), classes, recipe.label_smoothing)
+    if taught is None:
+        return ops.cross_entropy, targets
+    targets, taught = to_device(targets, device), to_device(taught, device)
+    if recipe.distillation == "hard":
+        return ops.cross_entropy, hard_distillation(targets, taught, recipe.distillation_weight)
+    both = array_module(targets).concatenate([targets, taught.astype(targets.dtype)], axis=1)
+    return SoftDistillation(recipe.distillation_weight, recipe.temperature), both
+
+
+def hard_distillation(targets: Array, teacher: Array, weight: float = 0.5) -> Array:
     """Targets for (1 - w) CE(student, label) + w CE(student, argmax teacher).
 
     Cross entropy is linear in its targets, so the sum of the two is one cross entropy against their blend.
     """
-    decided = np.zeros_like(targets)
-    decided[np.arange(len(targets)), teacher.argmax(-1)] = 1
+    classes = array_module(teacher).arange(teacher.shape[-1])
+    decided = (classes == teacher.argmax(-1)[:, None]).astype(targets.dtype)
     return (1 - weight) * targets + weight * decided
 
 

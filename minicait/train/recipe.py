@@ -43,6 +43,7 @@ class Recipe:
     distillation: str | None = None  # "hard" or "soft", from a teacher
     distillation_weight: float = 0.5
     temperature: float = 3.0
+    precision: str = "fp32"  # of products of matrices; "tf32" and "fp16" are for GPUs
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -54,6 +55,8 @@ class Recipe:
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float) and 0 <= value <= 1):
                 raise ValueError(f"recipe: {name} must be in [0, 1], got {value}")
+        if self.precision not in ("fp32", "tf32", "fp16"):
+            raise ValueError(f"recipe: precision must be fp32, tf32 or fp16, got {self.precision!r}")
         if self.distillation not in (None, "hard", "soft"):
             raise ValueError(f"recipe: distillation must be hard or soft, got {self.distillation!r}")
 

@@ -58,6 +58,8 @@ class Run:
         config: dict[str, Any] | None = None,
         micro_batch: int | None = None,
     ) -> None:
+        if device == "cpu" and plan.recipe.precision != "fp32":
+            raise ValueError(f"--precision {plan.recipe.precision} is for GPUs; a CPU is fastest with fp32")
         self.plan, self.path, self.device, self.threads = plan, path, device, threads
         self.checkpoint_batches, self.skip_bad, self.micro_batch = checkpoint_batches, skip_bad, micro_batch
         self.rows: list[Row] = []
@@ -158,10 +160,12 @@ class Run:
         self.before -= extra["seconds"]
         write_journal(self.path, self.rows)
 
-    def _after_batch(self, loss: float) -> None:
+    def _after_batch(self, loss: float | None) -> None:
         self.bar.update()
-        self.bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
+        if loss is not None:
+            self.bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
         if self.trainer.batches - self.first_batch == ESTIMATE_AFTER:
+            self.trainer.settle()  # or it would be the time to queue them
             tqdm.write(estimate(self, (time.perf_counter() - self.started) / ESTIMATE_AFTER))
             sys.stdout.flush()
         if self.signals.asked is not None:
@@ -178,6 +182,7 @@ class Run:
             None if ema is None else ema.top1, None if ema is None else ema.top5,
             self._attention_inside(self.trainer.model), images / epoch.seconds,
             self.train_loader.waited / epoch.seconds, now - self.before, len(self._bad_images()),
+            epoch.skipped, epoch.loss_scale,
         )  # fmt: skip
         self.epoch_first, self.train_loader.waited = self.trainer.batches, 0.0
         self.rows.append(row)
@@ -243,6 +248,7 @@ class Run:
         write_picture(self.path / "attention.png", sheet)
 
     def _save(self) -> None:
+        self.trainer.settle()
         if (name := self.trainer.not_finite()) is not None:  # never in place of a good one
             at = f"at batch {self.trainer.batches}"
             raise NotFiniteError(f"training stopped {at}: the weights of {name} are not finite")

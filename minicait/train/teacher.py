@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from autograd.backend import to_device
+from autograd import Tensor
+from autograd.backend import Array, constant
 
 from ..data.picture import MEAN, STD
 from ..models.cait import CaiT
@@ -39,20 +40,23 @@ class Teacher:
         with open_trained(weights)[0].path.open("rb") as file:
             self.hash = hashlib.file_digest(file, "sha256").hexdigest()
         sides = zip(student.config["img_size"], self.model.config["img_size"], strict=True)
-        self.resize = [bicubic(old, new).astype(np.float32) if old != new else None for old, new in sides]
+        self.resize = [self._here(bicubic(old, new)) if old != new else None for old, new in sides]
 
-    def __call__(self, images: Any) -> np.ndarray:
-        images = to_device(images, "cpu")
+    def __call__(self, images: Any) -> Array:
+        images = self._here(images)
         rows, columns = self.resize
         if rows is not None:
             images = rows @ images
         if columns is not None:
             images = images @ columns.T
         if (tuple(self.info.mean), tuple(self.info.std)) != (MEAN, STD):
-            plain = images * _channels(STD) + _channels(MEAN)
-            images = (plain - _channels(self.info.mean)) / _channels(self.info.std)
-        return logits_in_pieces(self.model, images, self.threads, self.micro_batch)[:, self.outputs]
+            plain = images * self._channels(STD) + self._channels(MEAN)
+            images = (plain - self._channels(self.info.mean)) / self._channels(self.info.std)
+        return logits_in_pieces(self.model, images, self.threads, self.micro_batch)[:, self._here(self.outputs)]
 
+    def _here(self, x: Any) -> Array:
+        """Where the teacher is, in its float dtype."""
+        return constant(x.data if isinstance(x, Tensor) else x, like=self.model.pos_embed.data)
 
-def _channels(values: Sequence[float]) -> np.ndarray:
-    return np.asarray(values, np.float32)[:, None, None]
+    def _channels(self, values: Sequence[float]) -> Array:
+        return self._here(np.asarray(values))[:, None, None]

@@ -14,7 +14,8 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,6 +45,7 @@ class Task(NamedTuple):
     batch: int
     stream: random.Stream
     training: bool
+    scale: Array | None
     pieces: dict[int, tuple[Array, Array]]
 
     def only(self, starts: range) -> Task:
@@ -65,6 +67,23 @@ def value_and_grad(
     With `workers`, from `workers_for(model)`, pieces are computed by processes instead of threads, unless a mode such
     as `detect_anomaly` or `record` is on, which they would not see.
     """
+    loss, gradients = loss_and_gradients(model, loss_fn, images, targets, threads, micro_batch, workers)
+    return float(loss), gradients
+
+
+def loss_and_gradients(
+    model: Module,
+    loss_fn: Loss,
+    images: Any,
+    targets: Any,
+    threads: int | None = None,
+    micro_batch: int | None = None,
+    workers: Workers | None = None,
+    scale: Array | None = None,
+) -> tuple[Array, Flat]:
+    """The same without waiting for a GPU: the loss is a 0-d array there. The gradients, not the loss, are multiplied by
+    `scale`, an array of one value.
+    """
     plain = (x.data if isinstance(x, Tensor) else x for x in (images, targets))
     images, targets = (constant(x, like=_like(model)) for x in plain)
     if len(images) != len(targets) or not len(images):
@@ -79,7 +98,7 @@ def value_and_grad(
         raise ValueError("value_and_grad: not one of the model's parameters requires grad")
     starts = range(0, len(images), size)
     pieces = {start: (images[start : start + size], targets[start : start + size]) for start in starts}
-    task = Task(loss_fn, len(images), random.current() or model.next_stream(), model.training, pieces)
+    task = Task(loss_fn, len(images), random.current() or model.next_stream(), model.training, scale, pieces)
     count = 1 if on_gpu else min(threads or cpu_count(), len(starts))
     if workers is not None and count > 1 and workers.know(parameters) and _in_no_mode() and _pickles(loss_fn):
         results = workers.run(task.only, starts)
@@ -105,7 +124,7 @@ def value_and_grad(
             del gradients, g  # or they would still be there while the next piece makes its own
     for name in missing:  # of a block that stochastic depth dropped for all samples, for example
         sums[name][...] = 0
-    return float(sum(losses)), sums
+    return reduce(add, losses), sums
 
 
 def workers_for(model: Module, count: int) -> Workers:
@@ -149,8 +168,12 @@ def _piece(
     if loss.size != 1:
         raise ValueError(f"value_and_grad: the loss must be one number, the mean over samples, got {loss.shape}")
     share = len(images) / task.batch
-    gradients = ag.grad(loss, learned, np.full(loss.shape, share), out=None if place is None else place())
-    return loss.data * share, [None if g is None else g.data for g in gradients], logits.data
+    first: Array = np.full(loss.shape, share)
+    if task.scale is not None:
+        first = (task.scale * share).astype(loss.dtype).reshape(loss.shape)
+    gradients = ag.grad(loss, learned, first, out=None if place is None else place())
+    value = loss.data if share == 1 else loss.data * share
+    return value, [None if g is None else g.data for g in gradients], logits.data
 
 
 def pieces_in_order(work: Callable[[int], Any], starts: range, workers: int) -> Generator[Any]:

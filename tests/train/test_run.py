@@ -85,9 +85,10 @@ def test_what_it_prints(tmp_path, capsys):
     assert train(tmp_path, "--runs", "2", "--epochs", "2") == 0
     text = capsys.readouterr().out
     parts = [
-        "device: NumPy on", "no GPU:", "model: cait_tiny_32", "data: shapes (easy)", "recipe: epochs 2", "estimate:",
-        "before training:", "epoch 2/2: loss", "(EMA", "waiting for images", "over 2 runs", "±", "best weights:",
-        "minicait predict --weights", "minicait eval --weights", "minicait train --resume",
+        "device: NumPy on", "no GPU:", "model: cait_tiny_32", "data: shapes (easy)", "precision: fp32, all in float32",
+        "recipe: epochs 2", "estimate:", "before training:", "epoch 2/2: loss", "(EMA", "waiting for images",
+        "over 2 runs", "±", "best weights:", "minicait predict --weights", "minicait eval --weights",
+        "minicait train --resume",
     ]  # fmt: skip
     for part in parts:
         assert part in text, part
@@ -226,6 +227,9 @@ def test_a_damaged_checkpoint_is_refused(tmp_path, finished, capsys):
         (["--runs", "0"], "--runs must be at least 1, got 0"),
         (["--seed", "-1"], "seed must be at least 0, got -1"),
         (["--device", "tpu"], "unknown device 'tpu'"),
+        (["--precision", "fp16"], "--precision fp16 is for GPUs; a CPU is fastest with fp32"),
+        (["--set", "precision=tf32"], "--precision tf32 is for GPUs"),
+        (["--set", "precision=fp8"], "precision must be fp32, tf32 or fp16, got 'fp8'"),
         (["--out", "/dev/null/x"], "Not a directory"),
     ],
 )
@@ -258,8 +262,8 @@ def test_a_weight_that_is_not_finite_never_becomes_a_checkpoint(tmp_path, capsys
 
     real, count = optim.AdamW.step, []
 
-    def explode(self, gradients=None, threads=1):
-        real(self, gradients, threads)
+    def explode(self, *args):
+        real(self, *args)
         count.append(1)
         if len(count) == 6:
             self.parameters["norm.weight"].data[0] = np.inf
@@ -316,14 +320,14 @@ def test_a_run_is_resumed_with_another_micro_batch(tmp_path, capsys):
 def test_a_diverging_run_stops_with_a_word(tmp_path, capsys, monkeypatch):
     import minicait.train.trainer as trainer
 
-    real, count = trainer.value_and_grad, []
+    real, count = trainer.loss_and_gradients, []
 
     def sometimes_nan(*args):
         loss, gradients = real(*args)
         count.append(1)
-        return (float("nan"), gradients) if len(count) == 5 else (loss, gradients)
+        return (np.float32("nan"), gradients) if len(count) == 5 else (loss, gradients)
 
-    monkeypatch.setattr(trainer, "value_and_grad", sometimes_nan)
+    monkeypatch.setattr(trainer, "loss_and_gradients", sometimes_nan)
     assert train(tmp_path) == 2
     error = capsys.readouterr().err
     assert "training stopped at batch 5: " in error
