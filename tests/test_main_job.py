@@ -84,8 +84,8 @@ def test_the_main_job_without_a_network(tmp_path, monkeypatch, capsys):
 
 def test_the_plan_for_a_gpu(capsys, monkeypatch):
     job = example("train_imagenette")
-    plan = job.plan_photographs("cuda", None, 0)
-    assert (plan.model, plan.data.data) == ("cait_xxs24_224", "imagenette-320")
+    plan = job.plan_photographs("cuda", {"epochs": None, "precision": "fp16", "seed": 0})
+    assert (plan.model, plan.data.data) == ("cait_xxs24_224", "imagenette-320") and plan.recipe.precision == "fp16"
     assert "342 MB" in capsys.readouterr().out  # what the plan needs, and it is said first
     monkeypatch.setattr("sys.argv", ["job", "--device", "gpu"])
     assert guarded(job.main) == 2 and "unknown device 'gpu'" in capsys.readouterr().err
