@@ -1,0 +1,34 @@
+"""The site: Sphinx with MyST-NB, which runs the code of every page. Build it with
+
+    sphinx-build -W --keep-going docs docs/_build/html
+
+Everything it needs is in this folder; a reader's browser asks no other host for anything.
+"""
+
+import sys
+from pathlib import Path
+
+from minicait import __version__ as release
+
+sys.path.append(str(Path(__file__).parent / "_extensions"))
+
+project, author = "minicait", "the minicait authors"
+version = release
+language = "en"
+exclude_patterns = ["_build", "jupyter_execute"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "offline_math"]
+
+nb_execution_mode = "cache"  # a page runs again when its code has changed
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
+nb_merge_streams = True  # what a cell prints is one block
+nitpicky = True  # a name that leads nowhere is an error
+
+myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+html_math_renderer = "katex"
+html_theme = "furo"
+html_title = "minicait"
+html_static_path = ["_static"]
+html_copy_source = False
