@@ -10,14 +10,16 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from autograd.svg import Svg
+
 from ..data.picture import denormalise
 
 WIDTH, HEIGHT, LEFT, TOP = 420, 260, 52, 34
-COLOURS = ("#2b6cb0", "#dd6b20", "#2f855a")
+COLOURS = ("#2b6cb0", "#dd6b20", "#2f855a", "#b83280", "#6b46c1", "#718096")
 
 
-def curves(panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]) -> str:
-    """An SVG with one panel per title, one line per name, from (x, y) points."""
+def curves(panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]) -> Svg:
+    """One panel per title, one line per name, from (x, y) points."""
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH * len(panels)} {HEIGHT}" '
         'font-family="sans-serif" font-size="12" fill="#333">',
@@ -25,7 +27,7 @@ def curves(panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]) ->
     ]
     for i, (title, lines) in enumerate(panels.items()):
         parts += [f'<g transform="translate({i * WIDTH} 0)">', *_panel(title, lines), "</g>"]
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    return Svg("\n".join([*parts, "</svg>"]) + "\n")
 
 
 def _panel(title: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> list[str]:
@@ -51,7 +53,8 @@ def _panel(title: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> li
             x, y = place(*line[-1])
             parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>')
     for i, (colour, name) in enumerate(zip(COLOURS, lines, strict=False)):
-        parts.append(f'<text x="{LEFT + 110 + 90 * i}" y="20" fill="{colour}">{name}</text>')
+        x = LEFT + 110 + (90 if len(lines) < 4 else 250 / len(lines)) * i
+        parts.append(f'<text x="{x:.0f}" y="20" fill="{colour}">{name}</text>')
     return parts
 
 

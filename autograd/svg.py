@@ -1,0 +1,12 @@
+"""A picture as text: SVG, which notebooks and pages show as they are."""
+
+from __future__ import annotations
+
+
+class Svg(str):
+    """The text of an SVG picture. Write it to a file, or let a notebook show it."""
+
+    __slots__ = ()
+
+    def _repr_svg_(self) -> str:
+        return str(self)
