@@ -34,13 +34,17 @@ def is_array(x: object) -> bool:
     return cupy is not None and isinstance(x, cupy.ndarray)
 
 
-@cache
+_usable: set[int | None] = set()
+
+
 def why_unusable(number: int | None = None) -> str | None:
     """None when this GPU, by default the current one, really computes, else the reason why not.
 
     Counting devices is not enough: a wheel without its CUDA libraries finds the GPU and then fails at the first
-    product, so this multiplies once.
+    product, so this multiplies once. What worked once need not be tried again; what failed may have been busy.
     """
+    if number in _usable:
+        return None
     try:
         cupy = module()
         if not cupy.cuda.is_available():
@@ -54,6 +58,7 @@ def why_unusable(number: int | None = None) -> str | None:
                 return "a 2 x 2 product came out wrong on the GPU"
     except Exception as error:
         return str(error).splitlines()[0] if str(error) else type(error).__name__
+    _usable.add(number)
     return None
 
 

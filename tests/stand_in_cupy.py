@@ -144,6 +144,6 @@ def installed(monkeypatch: Any) -> Iterator[types.ModuleType]:
     with monkeypatch.context() as patch:
         for module in (cupy, types.ModuleType("cupyx"), types.ModuleType("cupyx.scipy"), special):
             patch.setitem(sys.modules, module.__name__, module)
-        cuda.why_unusable.cache_clear()
+        cuda._usable.clear()
         yield cupy
-    cuda.why_unusable.cache_clear()
+    cuda._usable.clear()

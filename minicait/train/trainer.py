@@ -114,7 +114,7 @@ class Trainer:
         with self._as_in(self.batches):
             batch = self._arguments(images, targets)
             loss, gradients = loss_and_gradients(
-                *batch, self.threads, self.micro_batch, self._workers(), self.gate.scale
+                *batch, self.threads, self.micro_batch, self._workers(), self.gate.scale, is_mean=True
             )
         rate = self.lr
         self.batches += 1

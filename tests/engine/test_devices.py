@@ -82,7 +82,7 @@ def test_cuda_available_is_a_probe_that_computes(cupy, monkeypatch):
         ({"is_available": lambda: 1 / 0}, "division by zero"),
     ]:
         monkeypatch.setattr(cupy.cuda, "is_available", broken["is_available"])
-        cuda.why_unusable.cache_clear()
+        cuda._usable.clear()
         assert not ag.cuda_available() and reason in cuda.why_unusable()
         with pytest.raises(RuntimeError, match=f"device 'cuda' is not usable: .*{reason}"):
             Tensor([1.0]).to("cuda")
@@ -90,10 +90,10 @@ def test_cuda_available_is_a_probe_that_computes(cupy, monkeypatch):
 
 def test_without_cupy_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)  # import cupy now fails
-    cuda.why_unusable.cache_clear()
+    cuda._usable.clear()
     try:
         assert not ag.cuda_available()
         with pytest.raises(RuntimeError, match=r"CuPy is not installed: pip install -e '\.\[cuda12\]'"):
             Tensor([1.0]).to("cuda")
     finally:
-        cuda.why_unusable.cache_clear()
+        cuda._usable.clear()

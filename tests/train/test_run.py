@@ -322,8 +322,8 @@ def test_a_diverging_run_stops_with_a_word(tmp_path, capsys, monkeypatch):
 
     real, count = trainer.loss_and_gradients, []
 
-    def sometimes_nan(*args):
-        loss, gradients = real(*args)
+    def sometimes_nan(*args, **options):
+        loss, gradients = real(*args, **options)
         count.append(1)
         return (np.float32("nan"), gradients) if len(count) == 5 else (loss, gradients)
 
