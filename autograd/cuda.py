@@ -47,9 +47,11 @@ def why_unusable(number: int | None = None) -> str | None:
         return None
     try:
         cupy = module()
-        if not cupy.cuda.is_available():
-            return "CuPy finds no CUDA device"
+        if (reason := _why_no_driver(cupy.cuda.runtime)) is not None:
+            return reason
         count = cupy.cuda.runtime.getDeviceCount()
+        if not count:
+            return "CuPy finds no CUDA device"
         if number is not None and number >= count:
             return f"this machine has {count} CUDA device{'s, numbered from' if count > 1 else ', which is number'} 0"
         with cupy.cuda.Device(number):
@@ -60,6 +62,17 @@ def why_unusable(number: int | None = None) -> str | None:
         return str(error).splitlines()[0] if str(error) else type(error).__name__
     _usable.add(number)
     return None
+
+
+def _why_no_driver(runtime: Any) -> str | None:
+    """What CUDA itself says of a missing driver is that it is insufficient."""
+    driver, wanted = runtime.driverGetVersion(), runtime.runtimeGetVersion()
+    if driver == 0:
+        return "there is no NVIDIA driver"
+    if driver // 1000 >= wanted // 1000:  # within a major version, any driver will do
+        return None
+    found, asked = (f"{version // 1000}.{version % 1000 // 10}" for version in (driver, wanted))
+    return f"the NVIDIA driver is for CUDA {found} and this CuPy for {asked}: update the driver, or {INSTALL_HINT}"
 
 
 def cuda_available() -> bool:
