@@ -22,8 +22,8 @@ setup(
     entry_points={"console_scripts": ["minicait = minicait.cli:main"]},
     install_requires=["numpy>=2.0", "pillow>=10.1", "safetensors>=0.4", "threadpoolctl>=3", "tqdm>=4.60"],
     extras_require={
-        "cuda12": ["cupy-cuda12x[ctk]>=14"],
-        "cuda13": ["cupy-cuda13x[ctk]>=14"],
+        "cuda12": ["cupy-cuda12x[ctk]>=14,<15"],
+        "cuda13": ["cupy-cuda13x[ctk]>=14,<15"],
         "hostcuda": [  # tests/hostcuda works with this CuPy; the rest is NVRTC and the headers that kernels include
             "cupy-cuda13x==14.2.0",
             "nvidia-cuda-nvrtc==13.2.86",

@@ -34,18 +34,24 @@ def is_array(x: object) -> bool:
     return cupy is not None and isinstance(x, cupy.ndarray)
 
 
-@cache
+_usable: set[int | None] = set()
+
+
 def why_unusable(number: int | None = None) -> str | None:
     """None when this GPU, by default the current one, really computes, else the reason why not.
 
     Counting devices is not enough: a wheel without its CUDA libraries finds the GPU and then fails at the first
-    product, so this multiplies once.
+    product, so this multiplies once. What worked once need not be tried again; what failed may have been busy.
     """
+    if number in _usable:
+        return None
     try:
         cupy = module()
-        if not cupy.cuda.is_available():
-            return "CuPy finds no CUDA device"
+        if (reason := _why_no_driver(cupy.cuda.runtime)) is not None:
+            return reason
         count = cupy.cuda.runtime.getDeviceCount()
+        if not count:
+            return "CuPy finds no CUDA device"
         if number is not None and number >= count:
             return f"this machine has {count} CUDA device{'s, numbered from' if count > 1 else ', which is number'} 0"
         with cupy.cuda.Device(number):
@@ -54,7 +60,19 @@ def why_unusable(number: int | None = None) -> str | None:
                 return "a 2 x 2 product came out wrong on the GPU"
     except Exception as error:
         return str(error).splitlines()[0] if str(error) else type(error).__name__
+    _usable.add(number)
     return None
+
+
+def _why_no_driver(runtime: Any) -> str | None:
+    """What CUDA itself says of a missing driver is that it is insufficient."""
+    driver, wanted = runtime.driverGetVersion(), runtime.runtimeGetVersion()
+    if driver == 0:
+        return "there is no NVIDIA driver"
+    if driver // 1000 >= wanted // 1000:  # within a major version, any driver will do
+        return None
+    found, asked = (f"{version // 1000}.{version % 1000 // 10}" for version in (driver, wanted))
+    return f"the NVIDIA driver is for CUDA {found} and this CuPy for {asked}: update the driver, or {INSTALL_HINT}"
 
 
 def cuda_available() -> bool:

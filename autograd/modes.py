@@ -51,17 +51,20 @@ def no_grad() -> changed:
 def autocast(products: str = "float16") -> changed:
     """Multiply float32 matrices in a lower precision, which the tensor cores of a GPU do several times as fast.
 
-    "float16"   linear layers, products and attention convert their operands and give float16; norms, softmax and losses
-                stay in float32, and where float16 meets float32, float32 comes out. The Tensors that are given stay as
-                they are, and so do their gradients. Small gradients vanish in float16: multiply the loss by a large
-                number, as `minicait.train.Trainer` does, and divide the gradients by it.
+    "float16"   linear layers, products and attention, with the softmax in it, convert their factors and give float16;
+                norms, losses and softmax elsewhere stay in float32, and where float16 meets float32, float32 comes out.
+                The Tensors that are given stay as they are, and so do their gradients. Small gradients vanish in
+                float16: multiply the loss by a large number, as `minicait.train.Trainer` does, and divide the gradients
+                by it.
     "tf32"      everything is float32, but products take only 10 bits of a factor's 23 behind the point. NumPy, and GPUs
                 older than 2020, multiply in float32 as ever.
 
     Run forward *and* backward inside the block.
     """
     if products not in PRODUCTS:
-        raise ValueError(f"autocast: products must be 'float16' or 'tf32', got {products!r}")
+        raise ValueError(
+            f"autocast: products must be 'float16' or 'tf32' (or 'as given', for neither), got {products!r}"
+        )
     return changed(products=products)
 
 

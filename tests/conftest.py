@@ -1,6 +1,7 @@
 """hypothesis profiles: `ci` is the default and always draws the same; HYPOTHESIS_PROFILE=dev|thorough draws anew."""
 
 import os
+from collections import Counter
 
 from hypothesis import HealthCheck, settings
 
@@ -9,3 +10,19 @@ settings.register_profile("ci", derandomize=True, deadline=None, max_examples=15
 settings.register_profile("dev", deadline=None, max_examples=100, suppress_health_check=QUIET)
 settings.register_profile("thorough", deadline=None, max_examples=2000, suppress_health_check=QUIET)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+LEFT_OUT = {
+    "hostcuda": "of the GPU's path: pip install -e '.[hostcuda]', then pytest -m hostcuda (no GPU needed)",
+    "slow": "that take minutes: pytest -m slow",
+}
+_left_out: Counter[str] = Counter()
+
+
+def pytest_deselected(items):
+    _left_out.update(name for item in items for name in LEFT_OUT if item.get_closest_marker(name))
+
+
+def pytest_terminal_summary(terminalreporter):
+    """What the markers leave out, and how to run it."""
+    for name, count in _left_out.items():
+        terminalreporter.write_line(f"left out: {count} tests {LEFT_OUT[name]}")

@@ -136,7 +136,8 @@ def installed(monkeypatch: Any) -> Iterator[types.ModuleType]:
     cupy.ndarray = ndarray
     cupy.array = lambda x: ndarray(np.array(x._array if isinstance(x, ndarray) else x))
     cupy.add = types.SimpleNamespace(at=_strict(np.add.at))
-    runtime = types.SimpleNamespace(getDevice=lambda: 0, getDeviceCount=lambda: 1)
+    versions = {"driverGetVersion": lambda: 13000, "runtimeGetVersion": lambda: 13020}
+    runtime = types.SimpleNamespace(getDevice=lambda: 0, getDeviceCount=lambda: 1, **versions)
     cupy.cuda = types.SimpleNamespace(is_available=lambda: True, Device=_Device, runtime=runtime)
     special = types.ModuleType("cupyx.scipy.special")
     exact = np.frompyfunc(__import__("math").erf, 1, 1)
@@ -144,6 +145,6 @@ def installed(monkeypatch: Any) -> Iterator[types.ModuleType]:
     with monkeypatch.context() as patch:
         for module in (cupy, types.ModuleType("cupyx"), types.ModuleType("cupyx.scipy"), special):
             patch.setitem(sys.modules, module.__name__, module)
-        cuda.why_unusable.cache_clear()
+        cuda._usable.clear()
         yield cupy
-    cuda.why_unusable.cache_clear()
+    cuda._usable.clear()

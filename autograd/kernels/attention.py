@@ -14,7 +14,7 @@ import numpy as np
 from .. import cuda
 from ..backend import Array, array_module
 from .product import product
-from .rows import TYPES, on_gpu
+from .rows import C_TYPES, on_gpu
 from .softmax import softmax_of_rows, softmax_of_rows_grad
 from .total import column_sums, total
 
@@ -53,13 +53,17 @@ def attention_grad(g: Array, q: Array, k: Array, v: Array, maps: Array) -> tuple
     return dq, dk, dv
 
 
-# A thread for each value of the result: that of a head, at a position, in an image.
+# A thread for each position in an image. It reads the values of all heads there once, and keeps them in registers, for
+# which their number must be known to the compiler.
 _MIX = """
-    long long position = i % positions, head = i / positions % heads, image = i / positions / heads;
-    wide_t sum = 0;
-    for (long long other = 0; other < heads; other++)
-        sum += wide_t(weight[head * heads + other]) * wide_t(maps[(image * heads + other) * positions + position]);
-    out = sum;
+    long long first = i / positions * HEADS * positions + i % positions;
+    wide_t of_head[HEADS];
+    for (int head = 0; head < HEADS; head++) of_head[head] = maps[first + head * positions];
+    for (int head = 0; head < HEADS; head++) {
+        wide_t sum = 0;
+        for (int other = 0; other < HEADS; other++) sum += wide_t(weight[head * HEADS + other]) * of_head[other];
+        out[first + head * positions] = sum;
+    }
 """
 
 
@@ -68,10 +72,10 @@ def mix_heads(maps: Array, weight: Array, out: Array | None = None) -> Array:
     xp = array_module(maps)
     out = xp.empty(maps.shape, maps.dtype) if out is None else out
     if on_gpu(maps):
-        sizes = np.int64(maps.shape[1]), np.int64(maps.shape[2] * maps.shape[3])
-        arguments = "raw T maps, raw W weight, int64 heads, int64 positions"
-        formula = _MIX.replace("wide_t", TYPES[maps.dtype.name][1])
-        cuda.elementwise(arguments, "T out", formula, "mix_heads")(maps, weight, *sizes, out)
+        images, heads, queries, keys = maps.shape
+        formula = _MIX.replace("wide_t", C_TYPES[maps.dtype.name][1]).replace("HEADS", str(heads))
+        kernel = cuda.elementwise("raw T maps, raw W weight, int64 positions", "raw T out", formula, "mix_heads")
+        kernel(maps, weight, np.int64(queries * keys), out, size=images * queries * keys)
         return out
     product(weight.astype(maps.dtype, copy=False), _positions(maps), out=_positions(out))
     return out

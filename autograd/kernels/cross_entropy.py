@@ -16,9 +16,10 @@ from .softmax import log_softmax
 from .total import total, widened
 
 # A block for each row. `classes` or `weights` is null. A class that cannot be (-inf) and is not asked for (0) costs
-# nothing: 0 * inf would be NaN.
+# nothing: 0 * inf would be NaN. The loss of a class that there is not is NaN.
 _CUDA = """
 __device__ wide_t target(const long long* classes, const T* weights, size_t row, int k, wide_t smoothing, int n) {
+    if (classes && (classes[blockIdx.x] < 0 || classes[blockIdx.x] >= n)) return wide_t(0) / wide_t(0);
     wide_t plain = classes ? wide_t(classes[blockIdx.x] == k) : wide_t(weights[row + k]);
     return (1 - smoothing) * plain + smoothing / n;
 }

@@ -130,7 +130,7 @@ def squares(g: Array) -> Array:
     g = array_module(g).ascontiguousarray(g)
     blocks = min(_MOST_BLOCKS, -(-g.size // _PER_BLOCK))
     sums = array_module(g).empty(blocks, np.float64)
-    narrow, wide = rows.TYPES[g.dtype.name]
+    narrow, wide = rows.C_TYPES[g.dtype.name]
     kernel = rows.compiled(_SQUARES.format(T=narrow, wide=wide), "squares", "float64")
     kernel((blocks,), (_BLOCK,), (g, sums, np.int64(g.size)))
     return sums

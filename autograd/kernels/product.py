@@ -5,7 +5,8 @@ and what is float16 to float32. Heads of attention are just that: parts of longe
 whose rows, or columns, are contiguous, and many matrices at a time if they are at even distances. So it is called
 directly, and nothing is copied; where it cannot be reached, CuPy multiplies.
 
-float16 is added up in float32, and rounded once.
+float16 is added up in float32. (Where a sum is very long, cuBLAS may add up parts of it and round each to the dtype of
+the result. So gradients of weights, whose sums go over all tokens, are asked for in float32.)
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import cuda, modes
-from ..backend import Array, array_module
+from ..backend import Array, array_module, work_with
 from .total import widened
 
-TYPES = {"float32": 0, "float64": 1, "float16": 2}  # cudaDataType
+CUDA_DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2}
 
 
-def product(a: Array, b: Array, out: Array | None = None, scale: float = 1.0) -> Array:
-    """scale * a b, over the last two axes; `out` may be wider than a and b."""
+def product(a: Array, b: Array, out: Array | None = None, scale: float = 1.0, dtype: Any = None) -> Array:
+    """scale * a b, over the last two axes; `out`, or `dtype` for a new array, may be wider than a and b."""
+    if out is None and dtype is not None and dtype != a.dtype:
+        out = array_module(a).empty((*a.shape[:-1], b.shape[-1]), dtype)
     if _for_cublas(a, b):
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         if out is None:
@@ -31,23 +34,26 @@ def product(a: Array, b: Array, out: Array | None = None, scale: float = 1.0) ->
         if out.size and a.size and _by_cublas(a, b, out, batch, scale):
             return out
     dtype = a.dtype
-    if isinstance(a, np.ndarray):
+    if isinstance(a, np.ndarray) or (out is not None and out.dtype != dtype):
         a, b = widened(a), widened(b)
     if scale != 1:
         a, b = (a * a.dtype.type(scale), b) if a.size < b.size else (a, b * b.dtype.type(scale))
-    if isinstance(a, np.ndarray) and (out is None or out.dtype == a.dtype):
-        return np.matmul(a, b, out=out).astype(dtype if out is None else out.dtype, copy=False)
+    if isinstance(a, np.ndarray) and out is not None and out.dtype == a.dtype:
+        return np.matmul(a, b, out=out)
     result = a @ b
-    if out is None:
+    if out is None and result.dtype == dtype:
         return result
-    out[...] = result
+    with np.errstate(over="ignore"):  # as on a GPU: whoever trains in float16 looks for what is infinite
+        if out is None:
+            return result.astype(dtype)
+        out[...] = result
     return out
 
 
 def _for_cublas(a: Array, b: Array) -> bool:
     if isinstance(a, np.ndarray) or not cuda.compiles():
         return False
-    return a.ndim > 1 and b.ndim > 1 and a.dtype == b.dtype and a.dtype.name in TYPES
+    return a.ndim > 1 and b.ndim > 1 and a.dtype == b.dtype and a.dtype.name in CUDA_DATA_TYPES
 
 
 class Matrix(NamedTuple):
@@ -97,6 +103,7 @@ def _by_cublas(a: Array, b: Array, out: Array, batch: tuple[int, ...], scale: fl
     cuBLAS stores matrices by columns, so it sees all of ours transposed, and is asked for out^T = b^T a^T.
     """
     library = cuda.cublas()
+    work_with(a)  # whose device's handle it is to be
     a, b = (x if _matrix(x) else array_module(x).ascontiguousarray(x) for x in (a, b))
     arrays = b, a, out
     matrices = [matrix for x in arrays if (matrix := _matrix(x)) is not None]
@@ -111,10 +118,10 @@ def _by_cublas(a: Array, b: Array, out: Array, batch: tuple[int, ...], scale: fl
     call = Call(sizes, _compute(library, a.dtype), counts[longest], np.array([scale, 0], kind))
     flags = int(matrices[0].transposed), int(matrices[1].transposed)
     for place in every(*loops):
-        operands = [
-            [x.data.ptr + x.itemsize * sum(map(int.__mul__, place, own)), TYPES[x.dtype.name], m.distance, own[longest]]
-            for x, m, own in zip(arrays, matrices, steps, strict=True)
-        ]
+        operands = []
+        for x, matrix, own in zip(arrays, matrices, steps, strict=True):
+            address = x.data.ptr + x.itemsize * sum(map(int.__mul__, place, own))
+            operands.append([address, CUDA_DATA_TYPES[x.dtype.name], matrix.distance, own[longest]])
         call.do(library, flags, *operands)
     return True
 

@@ -16,7 +16,7 @@ import numpy as np
 from .. import cuda
 from ..backend import Array, array_module
 from .product import product
-from .rows import TYPES, each_row, on_gpu
+from .rows import C_TYPES, each_row, on_gpu
 from .total import as_rows, row_dots, sum_over_rows, widened
 
 # A thread for each value of the branch. `at` is where that is in x, whose samples are `inner` values long.
@@ -34,8 +34,8 @@ _PLACES = "raw int64 rows, bool has_rows, int64 channels, int64 inner"
 # A block for each channel, whose row of the weight has n values. `product` is g^T h and `sum` is that of g.
 _PARAMETERS = """
 extern "C" __global__ void residual_parameters(
-    const wide_t* product, const wide_t* sum, const T* weight, const P* bias, const P* scale, wide_t factor,
-    T* dweight, P* dbias, P* dscale, int n
+    const wide_t* product, const wide_t* sum, const T* weight, const T* bias, const T* scale, wide_t factor,
+    T* dweight, T* dbias, T* dscale, int n
 ) {
     size_t row = (size_t)blockIdx.x * n;
     wide_t own = factor * wide_t(scale[blockIdx.x]), dot = 0;
@@ -77,51 +77,69 @@ def linear_residual(
 
 
 def linear_residual_grad(
-    g: Array, h: Array, weight: Array, bias: Array, scale: Array, factor: float, rows: Array | None, needs: list[bool]
+    g: Array,
+    h: Array,
+    narrow: Array,
+    weight: Array,
+    bias: Array,
+    scale: Array,
+    factor: float,
+    rows: Array | None,
+    needs: list[bool],
 ) -> tuple[Any, ...]:
-    """The gradients for h, weight, bias and scale; None for the first if it is not needed.
+    """The gradients for h, weight, bias and scale; None for the first, or for the others, if nobody needs them.
 
     With G = g^T h and the sum of g over the tokens,
     dh = g S,  dW = diag(s) G,  db = s sum(g),  ds = sum over each row of (G W) + b sum(g).
+
+    `narrow` is the weight in the dtype of h, in which products are done.
     """
-    dtypes = h.dtype, weight.dtype, bias.dtype, scale.dtype
-    xp, wide = array_module(g), np.promote_types(h.dtype, np.float32)
+    wide = np.promote_types(h.dtype, np.float32)
+    plain, dh = _grad_of_branch(g, h, narrow, scale, factor, rows, needs[0])
+    if not any(needs[1:]):
+        return dh, None, None, None
+    dweight = product(plain.T, as_rows(h).astype(plain.dtype, copy=False), dtype=wide)
+    dbias = sum_over_rows(plain, wide)
     number = wide.type(factor)
+    if on_gpu(g) and h.size:
+        xp = array_module(g)
+        results = [xp.empty(a.shape, a.dtype) for a in (weight, bias, scale)]
+        arrays = map(xp.ascontiguousarray, (dweight, dbias, weight, bias, scale))
+        each_row(_PARAMETERS, "residual_parameters", weight, *arrays, number, *results)
+        return dh, *results
+    parameters = weight, bias, scale
+    weight, bias, scale = map(widened, parameters)
+    own = scale * number
+    dscale = row_dots(dweight, weight)[:, 0]
+    dscale += bias * dbias
+    dscale *= number
+    dweight *= own[:, None]
+    dbias *= own
+    gradients = zip((dweight, dbias, dscale), parameters, strict=True)
+    return dh, *(d.astype(own.dtype, copy=False) for d, own in gradients)
+
+
+def _grad_of_branch(
+    g: Array, h: Array, narrow: Array, scale: Array, factor: float, rows: Array | None, needed: bool
+) -> tuple[Array, Array | None]:
+    """g of the samples that have a branch, as rows, and the gradient for h."""
     if on_gpu(g) and h.size and h.dtype == np.float16:
+        xp = array_module(g)
         arguments = f"raw T g, raw T scale, T factor, {_PLACES}"
         kernel = _kernel(arguments, "H plain, H scaled", _ROUND, "residual_gradients", g.dtype)
         plain, scaled = (xp.empty((h.size // h.shape[-1], g.shape[-1]), h.dtype) for _ in range(2))
         kernel(xp.ascontiguousarray(g), scale, g.dtype.type(factor), *_places(g, rows), plain, scaled)
-        dh = product(scaled, weight) if needs[0] else None
-    else:
-        h, weight, bias, scale = map(widened, (h, weight, bias, scale))
-        plain = widened(as_rows(g if rows is None else g[rows]))
-        dh = product(plain, weight * (scale * number)[:, None]) if needs[0] else None
-    if dh is not None:
-        dh = dh.reshape(h.shape).astype(dtypes[0], copy=False)
-    if not any(needs[1:]):
-        return dh, None, None, None
-    dweight = product(plain.T, as_rows(h), out=xp.empty(weight.shape, wide))
-    dbias = sum_over_rows(plain, wide)
-    if on_gpu(g) and h.size:
-        results = [xp.empty(a.shape, a.dtype) for a in (weight, bias, scale)]
-        arrays = map(xp.ascontiguousarray, (dweight, dbias, weight, bias, scale))
-        source = _PARAMETERS.replace("P*", f"{TYPES[bias.dtype.name][0]}*")
-        each_row(source, "residual_parameters", weight, *arrays, number, *results)
-        gradients = results
-    else:
-        own = scale * number
-        dscale = row_dots(dweight, weight)[:, 0]
-        dscale += bias * dbias
-        dscale *= number
-        dweight *= own[:, None]
-        dbias *= own
-        gradients = [dweight, dbias, dscale]
-    return dh, *(d.astype(dtype, copy=False) for d, dtype in zip(gradients, dtypes[1:], strict=True))
+        return plain, product(scaled, narrow).reshape(h.shape) if needed else None
+    plain = widened(as_rows(g if rows is None else g[rows]))
+    if not needed:
+        return plain, None
+    own = widened(scale) * plain.dtype.type(factor)
+    dh = product(plain, widened(narrow) * own[:, None])
+    return plain, dh.reshape(h.shape).astype(h.dtype, copy=False)
 
 
 def _kernel(arguments: str, results: str, formula: str, name: str, dtype: Any) -> Any:
-    return cuda.elementwise(arguments, results, (_WHERE + formula).replace("wide_t", TYPES[dtype.name][1]), name)
+    return cuda.elementwise(arguments, results, (_WHERE + formula).replace("wide_t", C_TYPES[dtype.name][1]), name)
 
 
 def _places(x: Array, rows: Array | None) -> tuple[Any, ...]:

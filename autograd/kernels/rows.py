@@ -17,7 +17,7 @@ from .. import cuda
 from ..backend import Array, array_module
 
 THREADS = 128  # four warps of 32: rows have some hundred values
-TYPES = {"float16": ("__half", "float"), "float32": ("float", "float"), "float64": ("double", "double")}
+C_TYPES = {"float16": ("__half", "float"), "float32": ("float", "float"), "float64": ("double", "double")}
 _TOGETHER = """
 #include <cuda_fp16.h>
 typedef %s T;
@@ -44,7 +44,7 @@ struct Largest { __device__ wide_t operator()(wide_t a, wide_t b) const { return
 
 def on_gpu(x: Array) -> bool:
     """Whether kernels of ours can work on `x`."""
-    return array_module(x) is not np and x.size > 0 and x.dtype.name in TYPES and cuda.compiles()
+    return array_module(x) is not np and x.size > 0 and x.dtype.name in C_TYPES and cuda.compiles()
 
 
 def each_row(source: str, name: str, x: Array, *arguments: Any) -> None:
@@ -55,4 +55,4 @@ def each_row(source: str, name: str, x: Array, *arguments: Any) -> None:
 
 @cache
 def compiled(source: str, name: str, dtype: str) -> Any:
-    return cuda.module().RawKernel(_TOGETHER % TYPES[dtype] + source, name)
+    return cuda.module().RawKernel(_TOGETHER % C_TYPES[dtype] + source, name)

@@ -63,14 +63,24 @@ def of_one_dtype(name: str, *xs: Any) -> list[Tensor]:
     return [_as_tensor_like(name, x, like) for x in xs]
 
 
-def for_products(name: str, *xs: Any, like: Tensor | None = None) -> list[Tensor]:
-    """Factors of a product: as above, beside `like` if it is given; under `autocast`, float16 in place of float32."""
+def for_products(name: str, *xs: Any) -> list[Tensor]:
+    """Factors of a product: as above, and under `autocast` float16 in place of float32."""
     if not casting():
-        return of_one_dtype(name, *xs) if like is None else of_one_dtype(name, like, *xs)[1:]
-    if like is None:
-        like = next((x for x in xs if isinstance(x, Tensor) and x.dtype in FLOATS), as_tensor(xs[0]))
-    beside_like = [beside(name, x, like) for x in xs]
-    return [x.astype(np.float16) if x.dtype == np.float32 else x for x in beside_like]
+        return of_one_dtype(name, *xs)
+    like = next((x for x in xs if isinstance(x, Tensor) and x.dtype in FLOATS), as_tensor(xs[0]))
+    return [x.astype(np.float16) if x.dtype == np.float32 else x for x in (beside(name, x, like) for x in xs)]
+
+
+def with_parameters(name: str, xs: list[Any], parameters: list[Any]) -> list[Tensor]:
+    """Factors, and what they are multiplied with or added to, of one dtype.
+
+    Under `autocast`, only the factors become float16. Parameters stay as they are: so do their gradients then, which
+    are sums over many tokens and would lose too much.
+    """
+    if not casting():
+        return of_one_dtype(name, *xs, *parameters)
+    factors = for_products(name, *xs)
+    return [*factors, *of_one_dtype(name, *(beside(name, x, factors[0]) for x in parameters))]
 
 
 def in_float32(x: Any) -> Tensor:

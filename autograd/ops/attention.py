@@ -12,7 +12,7 @@ from .. import kernels
 from ..backend import Array
 from ..function import Context, Function, OperandError
 from ..tensor import Tensor
-from .arguments import beside, casting, for_products, of_one_dtype
+from .arguments import for_products, with_parameters
 
 Observer = Callable[..., None] | None
 
@@ -115,10 +115,5 @@ def talking_heads_attention(
     qkv: Any, weight_l: Any, bias_l: Any, weight_w: Any, bias_w: Any, observe: Observer = None
 ) -> Tensor:
     """Self-attention whose heads are mixed before (l) and after (w) the softmax; q, k, v side by side in (B, N, 3d)."""
-    name, mixing = "talking_heads_attention", [weight_l, bias_l, weight_w, bias_w]
-    if casting():  # the few weights that mix heads stay as they are
-        (qkv,) = for_products(name, qkv)
-        mixing = [beside(name, x, qkv) for x in mixing]
-    else:
-        qkv, *mixing = of_one_dtype(name, qkv, *mixing)
-    return TalkingHeadsAttention.apply(qkv, *mixing, observe)
+    operands = with_parameters("talking_heads_attention", [qkv], [weight_l, bias_l, weight_w, bias_w])
+    return TalkingHeadsAttention.apply(*operands, observe)

@@ -92,12 +92,10 @@ def cross_entropy(logits: Any, targets: Any, label_smoothing: float = 0.0, reduc
     logits = in_float32(logits)
     if not logits.ndim:
         raise OperandError("cross_entropy: logits need a last axis of classes, got shape ()")
+    check_classes("cross_entropy", targets, logits.shape[-1])
     t = _targets("cross_entropy", targets, logits)
     if t.dtype.kind in "iu":
         _check_targets("cross_entropy", t, logits.shape[:-1], "class indices")
-        classes = logits.shape[-1]
-        if isinstance(t, np.ndarray) and t.size and not (t.min() >= 0 and t.max() < classes):
-            raise IndexError(f"cross_entropy: class indices must be in [0, {classes - 1}], got {t.min()} to {t.max()}")
     else:
         _check_targets("cross_entropy", t, logits.shape, "soft targets")
     if not 0 <= label_smoothing < 1:
@@ -121,6 +119,14 @@ def kl_div(log_q: Any, p: Any, reduction: str = "mean") -> Tensor:
     t = _targets("kl_div", p, log_q).astype(log_q.dtype, copy=False)
     _check_targets("kl_div", t, log_q.shape, "p")
     return KlDiv.apply(log_q, Tensor(t), reduction)
+
+
+def check_classes(name: str, targets: Any, classes: int) -> None:
+    """Class indices must be those of classes. On a GPU it is not looked: there the loss of any other is NaN."""
+    t = targets.data if isinstance(targets, Tensor) else targets
+    t = np.asarray(t) if isinstance(t, list | tuple | np.generic) else t
+    if isinstance(t, np.ndarray) and t.dtype.kind in "iu" and t.size and not (t.min() >= 0 and t.max() < classes):
+        raise IndexError(f"{name}: class indices must be in [0, {classes - 1}], got {t.min()} to {t.max()}")
 
 
 def _targets(name: str, targets: Any, logits: Tensor) -> Array:

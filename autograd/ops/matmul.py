@@ -8,7 +8,7 @@ from .. import kernels
 from ..backend import Array
 from ..function import Context, Function, OperandError, unbroadcast
 from ..tensor import Tensor
-from .arguments import beside, casting, for_products, of_one_dtype
+from .arguments import for_products, with_parameters
 
 
 class Matmul(Function):
@@ -65,8 +65,9 @@ class Linear(Function):
             raise OperandError(
                 f"bias must have shape {weight.shape[:1]} to match weight {weight.shape}, got {bias.shape}"
             )
-        bias_dtype = None if bias is None else bias.dtype
-        ctx.save(x if ctx.needs[1] else None, weight if ctx.needs[0] else None, x.shape, bias_dtype)
+        wide = weight.dtype  # of the parameters, which may be float32 beside x in float16
+        weight = weight.astype(x.dtype, copy=False)
+        ctx.save(x if ctx.needs[1] else None, weight if ctx.needs[0] else None, x.shape, wide)
         y = kernels.product(kernels.as_rows(x), weight.T)
         if bias is not None:
             y += bias
@@ -74,12 +75,12 @@ class Linear(Function):
 
     @staticmethod
     def backward(ctx: Context, g: Array) -> Any:
-        x, weight, x_shape, bias_dtype = ctx.saved
+        x, weight, x_shape, wide = ctx.saved
         rows = kernels.as_rows(g)
         return (
             kernels.product(rows, weight).reshape(x_shape) if ctx.needs[0] else None,
-            kernels.product(rows.T, kernels.as_rows(x)) if ctx.needs[1] else None,
-            kernels.sum_over_rows(rows, bias_dtype) if ctx.needs[2] else None,
+            kernels.product(rows.T, kernels.as_rows(x), dtype=wide) if ctx.needs[1] else None,
+            kernels.sum_over_rows(rows, wide) if ctx.needs[2] else None,
         )
 
     @staticmethod
@@ -94,9 +95,6 @@ def matmul(a: Any, b: Any) -> Tensor:
 
 def linear(x: Any, weight: Any, bias: Any = None) -> Tensor:
     """x W^T + bias, with W stored (out, in)."""
-    x, weight = for_products("linear", x, weight)
     if bias is None:
-        return Linear.apply(x, weight, None)
-    if not casting():
-        bias = of_one_dtype("linear", x, bias)[1]
-    return Linear.apply(x, weight, beside("linear", bias, x))
+        return Linear.apply(*with_parameters("linear", [x], [weight]), None)
+    return Linear.apply(*with_parameters("linear", [x], [weight, bias]))

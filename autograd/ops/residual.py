@@ -8,7 +8,7 @@ from .. import kernels
 from ..backend import Array, to_device
 from ..function import Context, Function, OperandError
 from ..tensor import Tensor
-from .arguments import for_products, of_one_dtype
+from .arguments import with_parameters
 from .shape import concat
 
 
@@ -31,13 +31,14 @@ class LinearResidual(Function):
             )
         if bias.shape != x.shape[-1:] or scale.shape != x.shape[-1:]:
             raise OperandError(f"bias and scale must have shape {x.shape[-1:]}, got {bias.shape} and {scale.shape}")
-        ctx.save(h, weight, bias, scale, factor, rows)
-        return kernels.linear_residual(x, h, weight, bias, scale, factor, rows)
+        narrow = weight.astype(h.dtype, copy=False)  # for weights may be float32 beside h in float16
+        ctx.save(h, narrow, weight, bias, scale, factor, rows)
+        return kernels.linear_residual(x, h, narrow, bias, scale, factor, rows)
 
     @staticmethod
     def backward(ctx: Context, g: Array) -> Any:
-        h, weight, bias, scale, factor, rows = ctx.saved
-        return g, *kernels.linear_residual_grad(g, h, weight, bias, scale, factor, rows, ctx.needs[1:5])
+        h, narrow, weight, bias, scale, factor, rows = ctx.saved
+        return g, *kernels.linear_residual_grad(g, h, narrow, weight, bias, scale, factor, rows, ctx.needs[1:5])
 
     @staticmethod
     def reference(
@@ -54,8 +55,7 @@ def linear_residual(
     x: Any, h: Any, weight: Any, bias: Any, scale: Any, factor: float = 1.0, rows: Array | None = None
 ) -> Tensor:
     """x + factor * scale * linear(h), with `scale` (d,) as in LayerScale; `rows` are those of x that have a branch."""
-    x, bias, scale = of_one_dtype("linear_residual", x, bias, scale)
-    h, weight = for_products("linear_residual", h, weight, like=x)
+    h, x, weight, bias, scale = with_parameters("linear_residual", [h], [x, weight, bias, scale])
     if rows is not None:
         rows = to_device(rows, x.device)
     return LinearResidual.apply(x, h, weight, bias, scale, float(factor), rows)

@@ -6,12 +6,16 @@ In the second, two layers long, the patches are frozen, and a class token gather
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
 from numbers import Integral
 from operator import index
 from typing import Any
 
+import numpy as np
+
 from autograd import Tensor, ops
-from autograd.backend import constant
+from autograd.backend import Array, constant, to_device
 from autograd.random import Stream
 
 from ..nn import (
@@ -32,6 +36,8 @@ from ..nn.record import observe_residual
 
 _SIZES = {"num_classes": 1, "patch_size": 1, "dim": 1, "depth": 0, "heads": 1, "depth_token_only": 1}  # and the least
 _NUMBERS = ("layer_scale", "drop_path_rate", "mlp_ratio")
+Rows = Array | None  # samples by number; None is all of them
+Kept = tuple[Rows, Rows]  # those that have the first branch of a block, and the second
 
 
 class SelfAttentionBlock(Module):
@@ -53,23 +59,36 @@ class SelfAttentionBlock(Module):
         self.mlp = Mlp(dim, int(dim * mlp_ratio), stream.named("mlp"))
         self.drop_path_2 = DropPath(drop_path, f"{stream.purpose}/drop_path_2")
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = self._residual("attn", x, self.norm1, self.attn, self.gamma_1, self.drop_path_1)
-        return self._residual("mlp", x, self.norm2, self.mlp, self.gamma_2, self.drop_path_2)
+    def forward(self, x: Tensor, kept: Kept | None = None) -> Tensor:
+        """`kept` are the samples that have a branch, for both branches; by default they are drawn here."""
+        first, second = kept or kept_samples([self], x)[0]
+        x = self._residual("attn", x, self.norm1, self.attn, self.gamma_1, self.drop_path_1, first)
+        return self._residual("mlp", x, self.norm2, self.mlp, self.gamma_2, self.drop_path_2, second)
 
     def _residual(
-        self, name: str, x: Tensor, norm: LayerNorm, branch: Branch, scale: LayerScale, drop: DropPath
+        self, name: str, x: Tensor, norm: LayerNorm, branch: Branch, scale: LayerScale, drop: DropPath, rows: Rows
     ) -> Tensor:
         """x + drop_path(diag(scale) branch(norm(x))), where a branch that is dropped is not computed."""
-        kept = drop.kept(x.shape[0])
-        if kept is not None and len(kept) == x.shape[0]:
-            kept = None
-        if kept is not None and not len(kept):
+        if rows is not None and not len(rows):
             return x
-        inner = branch.inner(norm(x if kept is None else x[kept]))
-        if kept is None:
+        inner = branch.inner(norm(x if rows is None else x[rows]))
+        if rows is None:
             observe_residual(self, name, x, lambda: branch.last(inner), scale)
-        return ops.linear_residual(x, inner, branch.last.weight, branch.last.bias, scale, drop.factor, kept)
+        return ops.linear_residual(x, inner, branch.last.weight, branch.last.bias, scale, drop.factor, rows)
+
+
+def kept_samples(blocks: Sequence[SelfAttentionBlock], x: Tensor) -> list[Kept]:
+    """What stochastic depth keeps, for each branch of each block: drawn on the host, and sent to a GPU in one copy."""
+    samples = x.shape[0]
+    drawn = [drop.kept(samples) for block in blocks for drop in (block.drop_path_1, block.drop_path_2)]
+    drawn = [None if rows is None or len(rows) == samples else rows for rows in drawn]
+    some = [rows for rows in drawn if rows is not None]
+    if some and x.device != "cpu":
+        ends = accumulate(map(len, some))
+        whole = to_device(np.concatenate(some), x.device)
+        there = iter([whole[end - len(rows) : end] for rows, end in zip(some, ends, strict=True)])
+        drawn = [None if rows is None else next(there) for rows in drawn]
+    return list(zip(drawn[::2], drawn[1::2], strict=True))
 
 
 class ClassAttentionBlock(Module):
@@ -170,8 +189,8 @@ class CaiT(Module):
     def features(self, images: Any) -> Tensor:
         """The normalised class token (B, dim), which the head classifies."""
         patches = self.patch_embed(self._checked(images)) + self.pos_embed
-        for block in self.blocks:
-            patches = block(patches)
+        for block, kept in zip(self.blocks, kept_samples(self.blocks, patches), strict=True):
+            patches = block(patches, kept)
         cls = ops.broadcast_to(self.cls_token, (patches.shape[0], 1, patches.shape[2]))
         for class_block in self.blocks_token_only:
             cls = class_block(cls, patches)

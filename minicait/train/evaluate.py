@@ -76,6 +76,7 @@ def evaluate(
     loss = 0.0
     for images, labels in batches:
         logits = to_device(logits_in_pieces(model, images, threads, micro_batch), "cpu")
+        logits = logits.astype(np.promote_types(logits.dtype, np.float32), copy=False)
         guesses = np.argsort(-logits, axis=1, kind="stable")[:, :5]
         hits = guesses == labels[:, None]
         right1, right5, count = right1 + int(hits[:, 0].sum()), right5 + int(hits.any(1).sum()), count + len(labels)

@@ -10,6 +10,7 @@ import numpy as np
 
 from autograd import Tensor, ops
 from autograd.backend import Array, array_module, is_array, to_device
+from autograd.ops.loss import check_classes
 
 from ..data.mixing import soft_targets
 from .recipe import Recipe
@@ -21,6 +22,7 @@ def objective(
     """A loss and the targets for it: smoothed if the recipe says so, and joined with the logits that a teacher gave."""
     targets = targets.data if isinstance(targets, Tensor) else targets
     targets = targets if is_array(targets) else np.asarray(targets)
+    check_classes("cross_entropy", targets, classes)  # before they go to a GPU
     if targets.dtype.kind in "iu" and (recipe.label_smoothing or taught is not None):
         targets = soft_targets(to_device(targets, "cpu"), classes, recipe.label_smoothing)
     if taught is None:

@@ -18,6 +18,9 @@ _LEAST = {
 }  # fmt: skip
 
 
+PRODUCTS = {"fp32": "as given", "tf32": "tf32", "fp16": "float16"}  # precisions, as `autocast` calls them
+
+
 @dataclass(frozen=True)
 class Recipe:
     """The defaults are the plainest training there is: AdamW at a constant rate, and nothing else."""
@@ -55,7 +58,7 @@ class Recipe:
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float) and 0 <= value <= 1):
                 raise ValueError(f"recipe: {name} must be in [0, 1], got {value}")
-        if self.precision not in ("fp32", "tf32", "fp16"):
+        if self.precision not in PRODUCTS:
             raise ValueError(f"recipe: precision must be fp32, tf32 or fp16, got {self.precision!r}")
         if self.distillation not in (None, "hard", "soft"):
             raise ValueError(f"recipe: distillation must be hard or soft, got {self.distillation!r}")

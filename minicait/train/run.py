@@ -13,6 +13,8 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
+from autograd import cuda
+
 from .. import __version__
 from ..data.loader import Loader, Some
 from ..data.picture import BadImageError
@@ -59,7 +61,9 @@ class Run:
         micro_batch: int | None = None,
     ) -> None:
         if device == "cpu" and plan.recipe.precision != "fp32":
-            raise ValueError(f"--precision {plan.recipe.precision} is for GPUs; a CPU is fastest with fp32")
+            asked = f"this run is planned in {plan.recipe.precision}, which needs a GPU (a CPU is fastest with fp32)"
+            why = cuda.why_unusable()
+            raise ValueError(f"{asked}; {'--device cpu was asked for' if why is None else f'there is none: {why}'}")
         self.plan, self.path, self.device, self.threads = plan, path, device, threads
         self.checkpoint_batches, self.skip_bad, self.micro_batch = checkpoint_batches, skip_bad, micro_batch
         self.rows: list[Row] = []

@@ -25,7 +25,7 @@ from ..optim import EMA, AdamW, learning_rate
 from ..threads import cpu_count
 from .evaluate import Scores, evaluate
 from .losses import objective
-from .recipe import Recipe
+from .recipe import PRODUCTS, Recipe
 from .value_and_grad import loss_and_gradients, value_and_grad, workers_for
 from .workers import Workers, processes_work
 
@@ -66,7 +66,7 @@ class Position:
 class Trainer:
     """Without a recipe: AdamW at a constant rate of 5e-4 with weight decay 0.05, and nothing else.
 
-    teacher    any callable from images to logits, for a recipe with distillation
+    teacher    any callable from images to logits, for a recipe with distillation; it works in the student's precision
     processes  whether `threads` are processes instead, which need not wait for each other; by default, on Linux
     precision  "fp32", "tf32" or "fp16", instead of the recipe's: in which matrices are multiplied. Weights and all that
                is kept for them are float32. With fp16 the loss is scaled, and a step that overflows is left out.
@@ -114,7 +114,7 @@ class Trainer:
         with self._as_in(self.batches):
             batch = self._arguments(images, targets)
             loss, gradients = loss_and_gradients(
-                *batch, self.threads, self.micro_batch, self._workers(), self.gate.scale
+                *batch, self.threads, self.micro_batch, self._workers(), self.gate.scale, is_mean=True
             )
         rate = self.lr
         self.batches += 1
@@ -154,11 +154,14 @@ class Trainer:
         loss_fn, targets = objective(self.recipe, self.model.config["num_classes"], targets, taught, self.device)
         return self.model, loss_fn, images, targets
 
+    def _evaluate(self, loader: Loader) -> Scores:
+        with ag.autocast(PRODUCTS[self.recipe.precision]):
+            return evaluate(self.model, loader, self.threads, self.micro_batch)
+
     @contextmanager
     def _as_in(self, batch: int) -> Iterator[None]:
         """With the random masks of a batch, by its number from 0, and products in the precision of the recipe."""
-        products = {"fp32": "as given", "tf32": "tf32", "fp16": "float16"}[self.recipe.precision]
-        with random.using(Stream(self.recipe.seed, "train", step=batch)), ag.autocast(products):
+        with random.using(Stream(self.recipe.seed, "train", step=batch)), ag.autocast(PRODUCTS[self.recipe.precision]):
             yield
 
     def _workers(self) -> Workers | None:
@@ -280,11 +283,10 @@ class Trainer:
         if (name := self.not_finite()) is not None:
             raise NotFiniteError(f"training stopped after batch {self.batches}: the weights of {name} are not finite")
         seconds = time.perf_counter() - started
-        scores = evaluate(self.model, val_loader, self.threads, self.micro_batch)
-        ema_scores = None
+        scores, ema_scores = self._evaluate(val_loader), None
         if self.ema is not None:
             with self.ema.applied():
-                ema_scores = evaluate(self.model, val_loader, self.threads, self.micro_batch)
+                ema_scores = self._evaluate(val_loader)
         self.position = Position(at.epoch + 1)
         known, finite = self.gate.known, [loss for loss in at.losses if math.isfinite(loss)]
         loss = float(np.mean(finite)) if finite else math.nan

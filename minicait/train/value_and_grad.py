@@ -80,9 +80,10 @@ def loss_and_gradients(
     micro_batch: int | None = None,
     workers: Workers | None = None,
     scale: Array | None = None,
+    is_mean: bool = False,
 ) -> tuple[Array, Flat]:
     """The same without waiting for a GPU: the loss is a 0-d array there. The gradients, not the loss, are multiplied by
-    `scale`, an array of one value.
+    `scale`, an array of one value. Whether loss_fn is a mean over samples is looked at, unless it is known.
     """
     plain = (x.data if isinstance(x, Tensor) else x for x in (images, targets))
     images, targets = (constant(x, like=_like(model)) for x in plain)
@@ -117,7 +118,7 @@ def loss_and_gradients(
                     missing.remove(name)
                 elif g is not None:
                     sums[name] += g
-            if len(outputs) < 2:
+            if not is_mean and len(outputs) < 2:
                 outputs.append(Tensor(logits))
                 if len(outputs) == 2:
                     _refuse_coupled(loss_fn, outputs, losses, targets)

@@ -1,5 +1,6 @@
 """No operation assumes NumPy: the whole table of cases runs on arrays of a strict stand-in for CuPy."""
 
+import re
 import sys
 
 import numpy as np
@@ -77,23 +78,31 @@ def test_checkpoint_anomaly_and_random_masks_there(cupy):
 
 def test_cuda_available_is_a_probe_that_computes(cupy, monkeypatch):
     assert ag.cuda_available()
-    for broken, reason in [
-        ({"is_available": lambda: False}, "finds no CUDA device"),
-        ({"is_available": lambda: 1 / 0}, "division by zero"),
+    for name, broken, reason in [
+        ("getDeviceCount", lambda: 0, "finds no CUDA device"),
+        ("getDeviceCount", lambda: 1 / 0, "division by zero"),
+        ("driverGetVersion", lambda: 0, "there is no NVIDIA driver"),
+        (
+            "driverGetVersion",
+            lambda: 12040,
+            r"driver is for CUDA 12\.4 and this CuPy for 13\.2: update the driver, or pip",
+        ),
     ]:
-        monkeypatch.setattr(cupy.cuda, "is_available", broken["is_available"])
-        cuda.why_unusable.cache_clear()
-        assert not ag.cuda_available() and reason in cuda.why_unusable()
-        with pytest.raises(RuntimeError, match=f"device 'cuda' is not usable: .*{reason}"):
-            Tensor([1.0]).to("cuda")
+        with monkeypatch.context() as patch:
+            patch.setattr(cupy.cuda.runtime, name, broken)
+            cuda._usable.clear()
+            assert not ag.cuda_available() and re.search(reason, cuda.why_unusable())
+            with pytest.raises(RuntimeError, match=f"device 'cuda' is not usable: .*{reason}"):
+                Tensor([1.0]).to("cuda")
+    assert ag.cuda_available()  # what did not work is tried again
 
 
 def test_without_cupy_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)  # import cupy now fails
-    cuda.why_unusable.cache_clear()
+    cuda._usable.clear()
     try:
         assert not ag.cuda_available()
         with pytest.raises(RuntimeError, match=r"CuPy is not installed: pip install -e '\.\[cuda12\]'"):
             Tensor([1.0]).to("cuda")
     finally:
-        cuda.why_unusable.cache_clear()
+        cuda._usable.clear()

@@ -13,7 +13,7 @@ and it calls libraries such as cuBLAS. `install()` replaces the ground under all
     counters     how many launches, copies, synchronisations and products a piece of code takes
     unsupported  what is precompiled for a GPU (Thrust, CUB, cuRAND, cuSOLVER, cuFFT, ...) raises HostCudaError
 
-Everything above, all of CuPy's Python and Cython and all kernel sources, CuPy's and ours, is the real thing.
+All else, CuPy's Python and Cython and all kernel sources, CuPy's and ours, is the real thing.
 
     from tests import hostcuda
     hostcuda.install()                     # before anything imports cupy

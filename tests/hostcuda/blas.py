@@ -32,6 +32,13 @@ COMPUTE = {
 }  # fmt: skip
 
 
+# Which types a, b and c may have, by the kind of arithmetic.
+MIXED = {
+    "32F": {("float32",) * 3, ("float16",) * 3, ("float16", "float16", "float32")},
+    "64F": {("float64",) * 3},
+}
+
+
 class Operand(NamedTuple):
     address: int
     dtype: int  # cudaDataType
@@ -63,6 +70,7 @@ class Product(NamedTuple):
 
     def run(self, function: str, a: Operand, b: Operand, c: Operand, batch: int, log: bool = True) -> None:
         kind = COMPUTE.get(self.compute) or refuse(f"cuBLAS with compute type {self.compute}")
+        self.check(kind, a, b, c, batch)
         wide = np.dtype(np.float64 if kind.startswith("64F") else np.float32)
         left = a.array(*((self.k, self.m) if self.transpose_a else (self.m, self.k)), batch).astype(wide)
         right = b.array(*((self.n, self.k) if self.transpose_b else (self.k, self.n)), batch).astype(wide)
@@ -75,6 +83,18 @@ class Product(NamedTuple):
         with np.errstate(all="ignore"):  # a GPU overflows in silence
             product = alpha * (left @ right)
             result[...] = product if beta == 0 else product + beta * result
+
+    def check(self, kind: str, a: Operand, b: Operand, c: Operand, batch: int) -> None:
+        """What cuBLAS itself would refuse: rows that overlap, results on top of each other, types that do not mix."""
+        least = self.k if self.transpose_a else self.m, self.n if self.transpose_b else self.k, self.m
+        for name, operand, rows in zip("abc", (a, b, c), least, strict=True):
+            if operand.ld < max(1, rows):
+                raise ValueError(f"cuBLAS: the leading dimension {operand.ld} of {name} is less than {rows}")
+        if batch > 1 and c.stride == 0:
+            raise ValueError("cuBLAS: all products of a batch would be written to one place")
+        names = tuple(DTYPES[x.dtype].name for x in (a, b, c) if x.dtype in DTYPES)
+        if len(names) == 3 and names not in MIXED[kind[:3]]:
+            raise ValueError(f"cuBLAS does not multiply {names[0]} and {names[1]} to {names[2]} with {kind}")
 
     def log(self, function: str, batch: int, left: np.dtype, result: np.dtype) -> None:
         for count in counters.active:

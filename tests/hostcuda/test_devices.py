@@ -232,7 +232,7 @@ def test_a_bad_device_is_one_sentence_before_all_else(command, device, reason, c
 
 def test_a_broken_gpu_beside_one_that_works(monkeypatch, cp):
     """The probe is asked once for each of them."""
-    cuda.why_unusable.cache_clear()
+    cuda._usable.clear()
     try:
         arange = cp.arange
         monkeypatch.setattr(cp, "arange", lambda *a, **k: 1 / 0 if cp.cuda.runtime.getDevice() else arange(*a, **k))
@@ -241,7 +241,7 @@ def test_a_broken_gpu_beside_one_that_works(monkeypatch, cp):
             Tensor([1.0]).to("cuda:1")
         assert cp.cuda.runtime.getDevice() == 0
     finally:
-        cuda.why_unusable.cache_clear()
+        cuda._usable.clear()
 
 
 # ---- copies

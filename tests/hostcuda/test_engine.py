@@ -44,6 +44,16 @@ def test_devices_do_not_mix(cp):
     assert (there + np.ones(1)).device == "cuda:0"
 
 
+def test_softmax_is_one_launch_and_its_gradient_another(cp):
+    x = Tensor(cp.ones((2, 3, 5), "float32"), requires_grad=True)
+    with hostcuda.counting() as count:
+        y = ops.softmax(x)
+    assert count.kernels == ["softmax_of_rows"]
+    with hostcuda.counting() as count:
+        ag.grad(y, [x], y.data)
+    assert count.by_kernel()["softmax_of_rows_grad"] == 1 and count.launches <= 3  # copies of what is not its own
+
+
 def test_extremes():
     """What overflows or has no value, by the same rules as on the CPU."""
     rows = np.array([[1e4, -1e4, 0], [-np.inf, 0, 1], [-np.inf] * 3, [1e38, 1e38, 0]], np.float32)

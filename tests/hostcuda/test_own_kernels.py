@@ -117,16 +117,17 @@ def test_the_end_of_a_residual_branch(cp, n, rows, dtypes):
     narrow, wide = dtypes
     rows = None if rows is None else np.array(rows)
     x, g, bias, scale = *draw(2, 4, 3, 5, dtype=wide), *draw(2, 5, dtype=wide)
-    h, weight = draw(4 if rows is None else 2, 3, n, dtype=narrow), draw(5, n, dtype=narrow)
-    arrays = h, weight, bias, scale, 1.25
+    h, weight = draw(4 if rows is None else 2, 3, n, dtype=narrow), draw(5, n, dtype=wide)
+    arrays = h, weight.astype(narrow), weight, bias, scale, 1.25
     there = [cp.asarray(a) if isinstance(a, np.ndarray) else a for a in arrays]
     chosen = None if rows is None else cp.asarray(rows)
     with hostcuda.counting() as count:
-        y = kernels.linear_residual(cp.asarray(x), *there, chosen)
+        y = kernels.linear_residual(cp.asarray(x), *there[:2], *there[3:], chosen)
     assert count.kernels[-1] == "linear_residual" and len(count.gemms) == 1
     assert count.launches == (1 if rows is None else 2)  # the samples without a branch are copied first
     gradients = kernels.linear_residual_grad(cp.asarray(g), *there, chosen, [True] * 4)
-    want = kernels.linear_residual(x, *arrays, rows), *kernels.linear_residual_grad(g, *arrays, rows, [True] * 4)
+    own = kernels.linear_residual(x, *arrays[:2], *arrays[3:], rows)
+    want = own, *kernels.linear_residual_grad(g, *arrays, rows, [True] * 4)
     for got, own in zip((y, *gradients), want, strict=True):
         assert got.dtype == own.dtype and got.shape == own.shape
         tolerance = (1e-5 if narrow == "float32" else 4e-3) * max(1, np.abs(own).max())  # rounded in other places

@@ -100,6 +100,8 @@ def test_without_cublas_cupy_multiplies(cp, dtype, monkeypatch):
     multiplied(q, k.swapaxes(-1, -2), scale=0.5)
     multiplied(draw(cp, 5, 2, 7, 7, dtype=dtype), v, out=room[1])
     multiplied(draw(cp, 6, 4, dtype=dtype), draw(cp, 3, 4, dtype=dtype).T)
+    large = cp.full((2, 64), 64, dtype)
+    assert float(product(large, large.T, dtype=np.promote_types(dtype, "float32"))[0, 0]) == 2**18
 
 
 def test_autocast_there_is_autocast_here():

@@ -59,8 +59,8 @@ def too_large(monkeypatch):
     """Batches, by their number from 0, whose gradients become infinite."""
     numbers, real = set(), trainer_module.loss_and_gradients
 
-    def sometimes(*args):
-        loss, gradients = real(*args)
+    def sometimes(*args, **options):
+        loss, gradients = real(*args, **options)
         if random.current().step in numbers:
             gradients["norm.weight"][0] = np.inf
         return loss, gradients

@@ -227,8 +227,8 @@ def test_a_damaged_checkpoint_is_refused(tmp_path, finished, capsys):
         (["--runs", "0"], "--runs must be at least 1, got 0"),
         (["--seed", "-1"], "seed must be at least 0, got -1"),
         (["--device", "tpu"], "unknown device 'tpu'"),
-        (["--precision", "fp16"], "--precision fp16 is for GPUs; a CPU is fastest with fp32"),
-        (["--set", "precision=tf32"], "--precision tf32 is for GPUs"),
+        (["--precision", "fp16"], "this run is planned in fp16, which needs a GPU (a CPU is fastest with fp32)"),
+        (["--set", "precision=tf32"], "this run is planned in tf32, which needs a GPU"),
         (["--set", "precision=fp8"], "precision must be fp32, tf32 or fp16, got 'fp8'"),
         (["--out", "/dev/null/x"], "Not a directory"),
     ],
@@ -322,8 +322,8 @@ def test_a_diverging_run_stops_with_a_word(tmp_path, capsys, monkeypatch):
 
     real, count = trainer.loss_and_gradients, []
 
-    def sometimes_nan(*args):
-        loss, gradients = real(*args)
+    def sometimes_nan(*args, **options):
+        loss, gradients = real(*args, **options)
         count.append(1)
         return (np.float32("nan"), gradients) if len(count) == 5 else (loss, gradients)
 

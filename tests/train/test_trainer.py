@@ -79,7 +79,7 @@ def test_tensors_are_as_good_as_arrays():
     images, labels = next(iter(loaders()[0]))
     losses = {Trainer(CaiT(**SMALL)).step(x, y) for x, y in ((images, labels), (Tensor(images), Tensor(labels)))}
     assert len(losses) == 1
-    with pytest.raises(IndexError, match=r"labels must be in \[0, 9\], got -1 to"):
+    with pytest.raises(IndexError, match=r"class indices must be in \[0, 9\], got -1 to"):
         Trainer(CaiT(**SMALL), Recipe(label_smoothing=0.1)).step(images, labels - labels.min() - 1)
     with pytest.raises(TypeError, match=r"train_loader must be a minicait\.data\.Loader"):
         Trainer(CaiT(**SMALL)).fit([(images, labels)], [(images, labels)])
