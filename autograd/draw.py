@@ -191,18 +191,21 @@ def _arrows(places: Layout, sizes: list[tuple[float, float]]) -> list[str]:
         arriving.setdefault(item, []).append(source)
     lines, heads = [], []
     for item, sources in arriving.items():
-        top = places.y[item] - places.heights[item] / 2
         box = item < len(sizes)
         step = min(14.0, sizes[item][0] / (len(sources) + 1)) if box else 0.0
+        end = places.y[item] + (-sizes[item][1] if box else places.heights[item]) / 2  # of a box its upper edge
         for k, source in enumerate(sorted(sources, key=places.x.__getitem__)):
-            x = places.x[item] + step * (k - (len(sources) - 1) / 2)
-            start = places.y[source] + places.heights[source] / 2
-            end = top - 5 if box else top
-            bend = (start + end) / 2
-            curve = f"M{places.x[source]:.1f} {start:.1f}C{places.x[source]:.1f} {bend:.1f} {x:.1f} {bend:.1f} {x:.1f} "
-            lines.append(f"{curve}{end:.1f}" + ("" if box else f"V{top + places.heights[item]:.1f}"))
+            x, x_end = places.x[source], places.x[item] + step * (k - (len(sources) - 1) / 2)
+            height = sizes[source][1] if source < len(sizes) else places.heights[source]
+            upper = places.y[source] + places.heights[source] / 2  # between the layers
+            lower = places.y[item] - places.heights[item] / 2 - 5
+            bend = (upper + lower) / 2
+            lines.append(
+                f"M{x:.1f} {places.y[source] + height / 2:.1f}V{upper:.1f}C{x:.1f} {bend:.1f} {x_end:.1f} {bend:.1f} "
+                f"{x_end:.1f} {lower:.1f}V{end - 5 if box else end:.1f}"
+            )
             if box:
-                heads.append(f"M{x:.1f} {top:.1f}l-3.5 -7h7z")
+                heads.append(f"M{x_end:.1f} {end:.1f}l-3.5 -7h7z")
     if not lines:
         return []
     return [

@@ -20,9 +20,9 @@ PLACES = 100_000  # for arrows that pass; with more of them, they are drawn stra
 
 
 class Layout(NamedTuple):
-    """The middle of every box, and then of every place where an arrow passes a layer, which is as high as the layer.
+    """The middle of every box, and then of every place where an arrow passes; `heights` are those of their layers.
 
-    `links` are the pieces of arrows, (from, to), to be drawn from the lower edge of one to the upper edge of the other.
+    `links` are the pieces of arrows, (from, to), each between two layers.
     """
 
     x: list[float]
@@ -38,18 +38,16 @@ def layered(inputs: Sequence[Sequence[int]], sizes: Sequence[tuple[float, float]
     graph = _Graph(inputs, [width for width, _ in sizes])
     graph.sort()
     graph.straighten()
-    y, bottom, heights = [0.0] * len(graph.x), 0.0, [height for _, height in sizes] + [0.0] * len(graph.x)
+    y, heights, bottom = [0.0] * len(graph.x), [0.0] * len(graph.x), 0.0
     for layer in reversed(graph.layers):
-        tallest = max((heights[item] for item in layer if item < len(sizes)), default=0.0)
+        tallest = max((sizes[item][1] for item in layer if item < len(sizes)), default=0.0)
         for item in layer:
-            y[item] = bottom + tallest / 2
-            if item >= len(sizes):
-                heights[item] = tallest
+            y[item], heights[item] = bottom + tallest / 2, tallest
         bottom += tallest + RISE
     left = min(x - w / 2 for x, w in zip(graph.x, graph.widths, strict=True))
     right = max(x + w / 2 for x, w in zip(graph.x, graph.widths, strict=True))
     links = [(upper, item) for item, above in enumerate(graph.above) for upper in above]
-    return Layout([x - left for x in graph.x], y, heights[: len(y)], links, right - left, bottom - RISE)
+    return Layout([x - left for x in graph.x], y, heights, links, right - left, bottom - RISE)
 
 
 class _Graph:

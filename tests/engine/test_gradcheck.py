@@ -184,7 +184,7 @@ def test_large_inputs_are_explained_without_the_jacobian():
 
 
 def test_the_cotangent_is_not_the_input():
-    """Both from a generator with the same seed would be equal, and x is what the backward of layer norm maps to zero."""
+    """Both from generators with one seed would be equal, and x is what the backward of layer norm maps to zero."""
 
     class TimesSeven(Function):
         @staticmethod
