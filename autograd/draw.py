@@ -146,7 +146,8 @@ def _picture(boxes: list[Box], sizes: list[tuple[float, float]], places: Layout,
     counted = ", ".join(f"{n} {kind if n == 1 else _plural(kind)}" for kind, n in count.items() if n)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{width:.0f}" height="{height:.0f}" '
-        f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="system-ui, sans-serif" font-size="12">',
+        f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="system-ui, sans-serif" font-size="12" '
+        'style="max-width: 100%; height: auto">',
         f"<title>{_text(title)}</title>",
         f"<desc>{counted}. The data flows from the top to the bottom, where {_text(boxes[0].title)}.</desc>",
         f'<rect width="{width:.0f}" height="{height:.0f}" rx="6" fill="white"/>',

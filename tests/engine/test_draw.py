@@ -75,7 +75,7 @@ def test_it_is_a_picture_that_can_be_read_aloud():
     *_, y = diamond()
     svg = y.draw()
     root = Read(svg).root
-    assert svg._repr_svg_() == svg == ag.draw(y)
+    assert svg._repr_svg_() == svg._repr_html_() == svg == ag.draw(y)
     assert root.get("role") == "img" and root.find(f"{SVG}title").text == "The graph behind a Tensor of shape ()"
     assert root.find(f"{SVG}desc").text.startswith("5 operations, 1 leaf. The data flows from the top")
     background = root.find(f"{SVG}rect")
