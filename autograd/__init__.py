@@ -5,6 +5,7 @@ function    how an operation is declared: forward and backward beside each other
 ops         the operations
 kernels     the fused array functions behind some of them
 engine      backward() and grad(): the chain rule over the recorded graph
+draw        the graph behind a Tensor as a picture; layout and svg serve it
 gradcheck   check_grads: analytic against numerical gradients
 checkpoint  recompute instead of store
 modes       no_grad, autocast, detect_anomaly
@@ -17,6 +18,7 @@ from . import ops, random
 from .anomaly import AnomalyError
 from .checkpoint import checkpoint
 from .cuda import cuda_available
+from .draw import draw
 from .engine import grad
 from .function import Context, Function
 from .gradcheck import GradientError, KinkError, check_grads
@@ -26,5 +28,5 @@ BELONGS_TO = "minicait"  # tells this package from the other one of the same nam
 
 __all__ = [
     "AnomalyError", "Context", "Function", "GradientError", "KinkError", "Tensor", "autocast", "check_grads",
-    "checkpoint", "cuda_available", "detect_anomaly", "grad", "inherit_modes", "no_grad", "ops", "random",
+    "checkpoint", "cuda_available", "detect_anomaly", "draw", "grad", "inherit_modes", "no_grad", "ops", "random",
 ]  # fmt: skip

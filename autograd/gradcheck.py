@@ -17,6 +17,7 @@ import numpy as np
 
 from . import engine, modes
 from .backend import FLOATS, Array, as_array
+from .random import Stream
 from .tensor import Tensor
 
 STEPS = (1e-3, 1e-3 / 8, 1e-3 / 64)  # of a value's size, or of 1 for smaller ones
@@ -69,7 +70,7 @@ class _Check:
     def __init__(self, fn: Callable[..., Tensor], inputs: Any, seed: int) -> None:
         self.fn = fn
         self.seed = seed
-        self.rng = np.random.default_rng(seed)
+        self.rng = Stream(seed, "check_grads").generator()  # never the numbers that the inputs were drawn with
         given = inputs if isinstance(inputs, list | tuple) else [inputs]
         self.arrays: list[Array] = [x.numpy() if isinstance(x, Tensor) else as_array(x) for x in given]
         self.floats = [k for k, x in enumerate(self.arrays) if x.dtype in FLOATS]

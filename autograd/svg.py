@@ -10,3 +10,7 @@ class Svg(str):
 
     def _repr_svg_(self) -> str:
         return str(self)
+
+    def _repr_html_(self) -> str:
+        """Part of the page itself, not an image beside it, so that titles show on hover and are read aloud."""
+        return str(self)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .backend import FLOATS, Array, as_array, device_of, to_device, work_with
+from .svg import Svg
 
 if TYPE_CHECKING:
     from .function import Context
@@ -129,6 +130,10 @@ class Tensor:
         """Add the gradient of this Tensor to the `.grad` of every leaf it depends on. See `autograd.engine`."""
         engine.backward(self, grad, retain_graph, create_graph)
 
+    def draw(self, names: Any = None, gradients: bool = False) -> Svg:
+        """The graph that made this Tensor, as an SVG picture. See `autograd.draw`."""
+        return draw_graph(self, names, gradients)
+
     def __setitem__(self, index: Any, value: Any) -> None:
         raise TypeError(
             "a Tensor cannot be assigned to, backward may need its old values: build a new one with ops.where, or "
@@ -212,4 +217,5 @@ def _one_tuple(args: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(args[0]) if len(args) == 1 and isinstance(args[0], tuple | list) else args
 
 
-from . import engine, ops  # noqa: E402  (both build on Tensor, so they come after it)
+from . import engine, ops  # noqa: E402  (these build on Tensor, so they come after it)
+from .draw import draw as draw_graph  # noqa: E402

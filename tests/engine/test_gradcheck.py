@@ -183,6 +183,24 @@ def test_large_inputs_are_explained_without_the_jacobian():
         ag.check_grads(lambda x: x * x.detach(), np.ones(10_000))
 
 
+def test_the_cotangent_is_not_the_input():
+    """Both from generators with one seed would be equal, and x is what the backward of layer norm maps to zero."""
+
+    class TimesSeven(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, g):
+            return 7 * g
+
+    for seed in range(3):
+        x = np.random.default_rng(seed).standard_normal((3, 7))
+        with pytest.raises(ag.GradientError, match="7 times"):
+            ag.check_grads(lambda x: ops.layer_norm(TimesSeven.apply(x), np.ones(7), np.zeros(7), eps=0), x, seed=seed)
+
+
 def test_a_whole_network():
     rng = np.random.default_rng(0)
     shapes = [(2, 5, 6), (12, 6), (12,), (3, 12), (6,), (6,)]

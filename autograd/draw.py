@@ -1,0 +1,220 @@
+"""draw: the graph behind a Tensor as a picture, in SVG.
+
+Boxes with square corners are operations, with the shape of what they make; boxes with round corners are leaves. Dashed
+ones are constants, of which the graph remembers nothing. Arrows go with the data, from the top down to the output;
+gradients come back the same way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from html import escape
+from typing import NamedTuple
+
+import numpy as np
+
+from . import engine
+from .backend import to_device
+from .function import Context
+from .layout import Layout, layered
+from .svg import Svg
+from .tensor import Tensor
+
+MARGIN, LINE, PADDING, LETTER = 14, 15, 9, 6.8  # LETTER: about the mean width of one, at a size of 12
+LONGEST = 26  # letters of a name that are shown; all of them are in the tooltip
+KINDS = {  # fill, frame, round corners, dashes
+    "operation": ("#e6f0fa", "#2b6cb0", 2, ""),
+    "leaf": ("#fdf0e1", "#c05621", 11, ""),
+    "constant": ("#f4f4f4", "#8a8a8a", 11, ' stroke-dasharray="4 3"'),
+}
+
+
+class Box(NamedTuple):
+    kind: str
+    title: str
+    lines: list[str]
+    inputs: list[int]  # numbers of boxes
+
+
+def draw(
+    output: Tensor, names: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]] | None = None, gradients: bool = False
+) -> Svg:
+    """The recorded graph of `output` as an SVG picture, which notebooks show as it is.
+
+    names      of leaves, or of Tensors on the way: {"w": w}, or model.named_parameters()
+    gradients  also run backward, and write into each box the norm of the gradient that arrives there. `output` must be
+               a single number, the graph stays, and no `.grad` is touched.
+    """
+    if not isinstance(output, Tensor):
+        raise TypeError(f"draw: expected a Tensor, got {type(output).__name__}")
+    root = engine._target(output)
+    nodes = _nodes(root)
+    leaves = {id(p): p for node in nodes for p in node.parents or [] if isinstance(p, Tensor)}
+    targets: list[engine.Target] = [*nodes, *leaves.values()] if nodes else [output]
+    norms = _norms(output, targets) if gradients else None
+    boxes = _boxes(targets, _names(names), norms)
+    sizes = [_size(box) for box in boxes]
+    places = layered([box.inputs for box in boxes], sizes)
+    return _picture(boxes, sizes, places, f"The graph behind a Tensor of shape {output.shape}")
+
+
+def _nodes(root: engine.Target) -> list[Context]:
+    try:
+        return list(engine._consumers_first(root))
+    except RuntimeError:
+        assert isinstance(root, Context)
+        raise RuntimeError(
+            f"draw: the graph behind this Tensor, made by {root.function.name}, was freed by an earlier backward; draw "
+            "it before, or call that one with retain_graph=True"
+        ) from None
+
+
+def _names(names: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]] | None) -> dict[int, str]:
+    """By the operation, or the leaf, that a Tensor stands for."""
+    found: dict[int, str] = {}
+    for name, tensor in names.items() if isinstance(names, Mapping) else names or ():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"draw: names must lead to Tensors, got {type(tensor).__name__} for {name!r}")
+        found.setdefault(id(engine._target(tensor)), str(name))
+    return found
+
+
+def _norms(output: Tensor, targets: list[engine.Target]) -> dict[int, float]:
+    if output.size != 1:
+        raise ValueError(
+            f"draw: gradients need an output that is a single number, this one has shape {output.shape}; draw a loss, "
+            "or its sum"
+        )
+    found = engine._run(output, None, True, targets)
+    return {id(target): float(np.linalg.norm(to_device(g, "cpu").astype(np.float64).ravel())) for target, g in found}
+
+
+def _boxes(targets: list[engine.Target], names: dict[int, str], norms: dict[int, float] | None) -> list[Box]:
+    """A box for every operation and leaf in the order given, and for every constant that an operation took."""
+    number = {id(target): i for i, target in enumerate(targets)}
+    boxes, constants = [], 0
+    for target in targets:
+        inputs = []
+        if isinstance(target, Context):
+            kind, what = "operation", target.function.name
+            for parent in target.parents or []:
+                if parent is None:
+                    inputs.append(len(targets) + constants)
+                    constants += 1
+                elif id(parent) in number:
+                    inputs.append(number[id(parent)])
+        else:
+            kind = "leaf" if target.requires_grad else "constant"
+            what = kind if type(target) is Tensor else type(target).__name__  # a subclass says what it is for
+        name = names.get(id(target))
+        shape = str(target.shape)
+        lines = [what, shape] if name is None else [_short(name), what, shape]
+        if kind == "leaf" and name is not None and type(target) is Tensor:
+            lines = [_short(name), shape]
+        title = f"{name or what}: {what if name else kind}, {shape} {target.dtype}"
+        if norms is not None:
+            norm = norms.get(id(target))
+            lines.append("no gradient" if norm is None else f"|grad| {norm:.3g}")
+            title += "" if norm is None else f", norm of its gradient {norm:.6g}"
+        boxes.append(Box(kind, title, lines, inputs))
+    plain = Box("constant", "constant: a Tensor that wants no gradient", ["constant"], [])
+    return boxes + [plain] * constants
+
+
+def _short(name: str) -> str:
+    """The end of a long name, which tells most: …attn.proj_l.weight"""
+    end = name
+    while len(end) > LONGEST:
+        _, dot, rest = end.partition(".")
+        end = rest if dot else end[-LONGEST:]
+    return end if end == name else f"…{end}"
+
+
+def _size(box: Box) -> tuple[float, float]:
+    letters = [sum(1.0 if letter.isascii() else 2.0 for letter in line) for line in box.lines]
+    letters[0] *= 1.1  # bold
+    return round(LETTER * max(letters)) + 2 * PADDING, len(box.lines) * LINE + PADDING
+
+
+# ---- the picture
+
+
+def _picture(boxes: list[Box], sizes: list[tuple[float, float]], places: Layout, title: str) -> Svg:
+    width, height = places.width + 2 * MARGIN, places.height + 2 * MARGIN
+    count = {kind: sum(box.kind == kind for box in boxes) for kind in KINDS}
+    counted = ", ".join(f"{n} {kind if n == 1 else _plural(kind)}" for kind, n in count.items() if n)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{width:.0f}" height="{height:.0f}" '
+        f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="system-ui, sans-serif" font-size="12" '
+        'style="max-width: 100%; height: auto">',
+        f"<title>{_text(title)}</title>",
+        f"<desc>{counted}. The data flows from the top to the bottom, where {_text(boxes[0].title)}.</desc>",
+        f'<rect width="{width:.0f}" height="{height:.0f}" rx="6" fill="white"/>',
+        f'<g transform="translate({MARGIN} {MARGIN})" text-anchor="middle" stroke-width="1.2">',
+        *_arrows(places, sizes),
+    ]
+    for i, (box, size) in enumerate(zip(boxes, sizes, strict=True)):
+        parts += _drawn(i, box, places.x[i], places.y[i], *size)
+    return Svg("\n".join([*parts, "</g>", "</svg>"]) + "\n")
+
+
+def _plural(kind: str) -> str:
+    return "leaves" if kind == "leaf" else f"{kind}s"
+
+
+def _drawn(i: int, box: Box, x: float, y: float, width: float, height: float) -> list[str]:
+    fill, frame, corner, dashes = KINDS[box.kind]
+    thick = ' stroke-width="2.4"' if i == 0 else ""  # the output
+    inputs = " ".join(map(str, box.inputs))
+    first = y - height / 2 + PADDING / 2 + LINE * 0.75
+    return [
+        f'<g class="{box.kind}" data-box="{i}" data-inputs="{inputs}"><title>{_text(box.title)}</title>',
+        f'<rect x="{x - width / 2:.1f}" y="{y - height / 2:.1f}" width="{width:.1f}" height="{height:.1f}" '
+        f'rx="{corner}" fill="{fill}" stroke="{frame}"{dashes}{thick}/>',
+        *(
+            f'<text x="{x:.1f}" y="{first + LINE * k:.1f}" fill="{"#1a202c" if k == 0 else "#4a5568"}"'
+            f"{_bold(k)}>{_text(line)}</text>"
+            for k, line in enumerate(box.lines)
+        ),
+        "</g>",
+    ]
+
+
+def _bold(line: int) -> str:
+    return ' font-weight="600"' if line == 0 else ""
+
+
+def _arrows(places: Layout, sizes: list[tuple[float, float]]) -> list[str]:
+    """Curves from layer to layer. Those that end at one box arrive side by side, in the order in which they come."""
+    arriving: dict[int, list[int]] = {}
+    for source, item in places.links:
+        arriving.setdefault(item, []).append(source)
+    lines, heads = [], []
+    for item, sources in arriving.items():
+        box = item < len(sizes)
+        step = min(14.0, sizes[item][0] / (len(sources) + 1)) if box else 0.0
+        end = places.y[item] + (-sizes[item][1] if box else places.heights[item]) / 2  # of a box its upper edge
+        for k, source in enumerate(sorted(sources, key=places.x.__getitem__)):
+            x, x_end = places.x[source], places.x[item] + step * (k - (len(sources) - 1) / 2)
+            height = sizes[source][1] if source < len(sizes) else places.heights[source]
+            upper = places.y[source] + places.heights[source] / 2  # between the layers
+            lower = places.y[item] - places.heights[item] / 2 - 5
+            bend = (upper + lower) / 2
+            lines.append(
+                f"M{x:.1f} {places.y[source] + height / 2:.1f}V{upper:.1f}C{x:.1f} {bend:.1f} {x_end:.1f} {bend:.1f} "
+                f"{x_end:.1f} {lower:.1f}V{end - 5 if box else end:.1f}"
+            )
+            if box:
+                heads.append(f"M{x_end:.1f} {end:.1f}l-3.5 -7h7z")
+    if not lines:
+        return []
+    return [
+        f'<path class="arrows" fill="none" stroke="#718096" d="{"".join(lines)}"/>',
+        f'<path class="heads" fill="#718096" d="{"".join(heads)}"/>',
+    ]
+
+
+def _text(text: str) -> str:
+    """Any text inside of XML, which cannot hold control characters at all."""
+    return escape(re.sub(r"[^\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", " ", text), quote=False)
