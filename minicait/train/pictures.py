@@ -21,7 +21,8 @@ COLOURS = ("#2b6cb0", "#dd6b20", "#2f855a", "#b83280", "#6b46c1", "#718096")
 def curves(panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]) -> Svg:
     """One panel per title, one line per name, from (x, y) points."""
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH * len(panels)} {HEIGHT}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH * len(panels)}" height="{HEIGHT}" '
+        f'viewBox="0 0 {WIDTH * len(panels)} {HEIGHT}" '
         'font-family="sans-serif" font-size="12" fill="#333">',
         '<rect width="100%" height="100%" fill="white"/>',
     ]
@@ -41,8 +42,9 @@ def _panel(title: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> li
     parts = [f'<text x="{LEFT}" y="20" font-weight="bold">{title}</text>']
     for value in (y0, (y0 + y1) / 2, y1):
         y = place(x0, value)[1]
+        said = 0.0 if abs(value) < 1e-3 * (y1 - y0) else value
         parts.append(f'<line x1="{LEFT}" x2="{LEFT + across}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.3g}</text>')
+        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{said:.3g}</text>')
     for value in (x0, x1):
         x = place(value, y0)[0]
         parts.append(f'<text x="{x:.1f}" y="{TOP + down + 18}" text-anchor="middle">{value:g}</text>')
