@@ -152,6 +152,14 @@ def test_equations_are_drawn(page):
     assert fraction > 1.4 * plain
 
 
+def test_links_lead_to_equations(page):
+    page.run("document.querySelector(\"a[href='#eq-after']\").focus()")
+    press(page, "ENTER")
+    assert page.run("return document.activeElement.id") == "eq-after"
+    top = page.run("return document.activeElement.getBoundingClientRect().top")
+    assert 0 < top < page.run("return innerHeight")
+
+
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [400, 1200])
 def test_nothing_is_cut_off_and_text_can_be_read(page, file, width, dark):

@@ -145,6 +145,16 @@ for (const group of document.querySelectorAll(".chart, .predictions")) {
   });
 }
 
+// To an equation, also where this page is a frame in another, which has addresses of its own.
+for (const link of document.querySelectorAll("a[href^='#']")) {
+  link.addEventListener("click", (event) => {
+    event.preventDefault();
+    const goal = byId(link.hash.slice(1));
+    goal.scrollIntoView({ block: "center" });
+    goal.focus();
+  });
+}
+
 byId("opacity").addEventListener("input", (event) => {
   document.documentElement.style.setProperty("--opacity", event.target.value / 100);
   byId("opacity-value").textContent = `${event.target.value} %`;
