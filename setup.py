@@ -18,7 +18,10 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.11",
     packages=find_packages(include=["minicait", "minicait.*", "autograd", "autograd.*"]),
-    package_data={"minicait": ["py.typed", "data/imagenet_classes.txt"], "autograd": ["py.typed"]},
+    package_data={
+        "minicait": ["py.typed", "data/imagenet_classes.txt", "explain/page/*"],
+        "autograd": ["py.typed"],
+    },
     entry_points={"console_scripts": ["minicait = minicait.cli:main"]},
     install_requires=["numpy>=2.0", "pillow>=10.1", "safetensors>=0.4", "threadpoolctl>=3", "tqdm>=4.60"],
     extras_require={
@@ -32,6 +35,7 @@ setup(
             "nvidia-cuda-cccl==13.2.86",
         ],
         "test": ["pytest>=8", "hypothesis>=6.100", "sybil>=9"],
+        "browser": ["selenium>=4.20"],  # and Chromium with its chromedriver, which are no Python packages
         "compare": ["torch>=2.4", "timm>=1.0.20"],
         "dev": ["ruff>=0.14", "mypy>=1.18", "build>=1.2"],
     },

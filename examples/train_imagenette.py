@@ -94,6 +94,7 @@ def main() -> int:
         before, after = run.attention_at_start, run.attention_at_end
         print(f"Of its class attention, {after:.1%} is on the object; before training it was {before:.1%}.")
     print(f"Where it looks: {run.path / 'attention.png'}; how it learned: {run.path / 'curves.svg'}")
+    print(f"What it sees in some images, to be opened in a browser: {' '.join(map(str, run.reports))}")
     print(next_commands(run))
     return 0
 

@@ -7,7 +7,7 @@ trained    a model from its weights
 data       images: shapes, Imagenette, folders; crops and colours, batches on threads, mixing
 optim      AdamW, its schedule, clipping, the average of the weights
 train      gradients by micro-batches on threads, recipes, the trainer, runs
-explain    where a model looks
+explain    what a model sees, and the report about it
 cli        the command line
 """
 

@@ -1,4 +1,4 @@
-"""minicait train | eval | predict | bench | models | weights | selftest; also as `python -m minicait`."""
+"""minicait train | eval | predict | explain | bench | models | weights | selftest; also as `python -m minicait`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import argparse
 from collections.abc import Sequence
 
 from .. import __version__
-from . import bench, evaluate, predict, selftest, train, weights
+from . import bench, evaluate, explain, predict, selftest, train, weights
 from .guard import guarded
 
 EXAMPLES = """examples:
   minicait train --data photos                              your own images, a folder for each class
   minicait eval --weights cait_xxs24_224 --data imagenette  published weights on Imagenette
   minicait predict --weights runs/photos-tiny-1/weights/best.safetensors cat.jpg
+  minicait explain --weights runs/photos-tiny-1/weights/best.safetensors cat.jpg --out report.html
 """
 
 
@@ -27,6 +28,6 @@ def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser("minicait", description=__doc__, epilog=EXAMPLES, formatter_class=raw)
     whole.add_argument("--version", action="version", version=f"minicait {__version__}")
     commands = whole.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for module in (train, evaluate, predict, bench, weights, selftest):
+    for module in (train, evaluate, predict, explain, bench, weights, selftest):
         module.add_to(commands)
     return whole

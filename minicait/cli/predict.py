@@ -46,7 +46,7 @@ def _predict(args: argparse.Namespace) -> int:
     if args.top < 1:
         raise ValueError(f"--top must be at least 1, got {args.top}")
     device = options.device(args)
-    paths = list(_files(args.images))
+    paths = list(files(args.images))
     model, info = load_model(args.weights, args.img_size)
     needs = to_evaluate(model, min(AT_A_TIME, len(paths)), args.micro_batch)
     with advising(device, needs, "a smaller --img-size"):
@@ -89,7 +89,8 @@ def _predict(args: argparse.Namespace) -> int:
     return 0 if results or not bad else 2
 
 
-def _files(given: list[Path]) -> Iterator[Path]:
+def files(given: list[Path]) -> Iterator[Path]:
+    """The images that were named, and those in the folders that were."""
     for path in given:
         if path.is_dir():
             if not (found := images_in(path)):

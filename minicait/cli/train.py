@@ -91,6 +91,7 @@ def _train(args: argparse.Namespace) -> int:
             print("the batch is learned by heart" if last.top1 == 1 else f"of the batch, {last.top1:.0%} is learned")
         print(f"best weights: {run.best_weights}, top-1 {run.best:.1%}")
         print(f"see {run.path / 'curves.svg'} and {run.path / 'attention.png'}")
+        print(f"what it sees in some images, to be opened in a browser: {' '.join(map(str, run.reports))}")
         if run.signals.asked is not None and number + 1 < args.runs:
             print(f"stopped after {number + 1} of {args.runs} runs: {summary(scores)}")
             return 128 + run.signals.asked

@@ -13,10 +13,8 @@ from autograd.kernels import softmax
 from ..data.picture import denormalise
 from ..models.cait import CaiT
 from ..nn.record import record
+from .colours import coloured, stretched
 
-# a scale from dark blue to yellow, even in lightness and the same to colour-blind eyes (after cividis)
-SCALE = np.array([(0, 34, 78), (18, 53, 112), (59, 73, 108), (87, 93, 109), (112, 113, 115), (138, 134, 120),
-                  (165, 156, 116), (195, 179, 105), (225, 204, 85), (254, 232, 56)], np.float64)  # fmt: skip
 SIDE, GAP, CAPTION = 160, 8, 18  # of the pictures on a sheet
 
 
@@ -34,8 +32,7 @@ def class_attention(model: CaiT, images: np.ndarray) -> tuple[np.ndarray, np.nda
 
 def saliency(attention: np.ndarray) -> np.ndarray:
     """(heads, rows, columns) to one map from 0 to 1: the mean over heads, stretched, as in the paper's figures."""
-    mean = attention.mean(axis=0)
-    return (mean - mean.min()) / max(float(mean.max() - mean.min()), 1e-12)
+    return stretched(attention.mean(axis=0))
 
 
 def attention_sheet(model: CaiT, images: np.ndarray, labels: Sequence[int], classes: Sequence[str]) -> Image.Image:
@@ -52,7 +49,7 @@ def attention_sheet(model: CaiT, images: np.ndarray, labels: Sequence[int], clas
         verdict = "right" if guess == label else f"it is: {classes[label]}"
         draw.text((GAP, top), f"{classes[guess]} {p[i, guess]:.0%}, {verdict}", "black", font)
         image = _image(images[i])
-        pictures = [image] + [_over(image, saliency(attention[i, layer])) for layer in range(layers)]
+        pictures = [image] + [over(image, saliency(attention[i, layer])) for layer in range(layers)]
         for j, picture in enumerate(pictures):
             sheet.paste(picture, (GAP + j * (SIDE + GAP), top + CAPTION))
     return sheet
@@ -65,10 +62,7 @@ def _image(pixels: np.ndarray) -> Image.Image:
     return Image.fromarray(values).resize((SIDE, SIDE), Image.Resampling.NEAREST if small else Image.Resampling.LANCZOS)
 
 
-def _over(image: Image.Image, heat: np.ndarray) -> Image.Image:
+def over(image: Image.Image, heat: np.ndarray, opacity: float = 0.6) -> Image.Image:
     """The map in colours, half transparent over a grey image."""
-    place = heat * (len(SCALE) - 1)
-    below = np.minimum(place.astype(int), len(SCALE) - 2)
-    colours = SCALE[below] + (place - below)[..., None] * (SCALE[below + 1] - SCALE[below])
-    layer = Image.fromarray(colours.astype(np.uint8)).resize(image.size, Image.Resampling.BICUBIC)
-    return Image.blend(image.convert("L").convert("RGB"), layer, 0.6)
+    layer = Image.fromarray(coloured(heat)).resize(image.size, Image.Resampling.BICUBIC)
+    return Image.blend(image.convert("L").convert("RGB"), layer, opacity)

@@ -17,10 +17,10 @@ from autograd import cuda
 
 from .. import __version__
 from ..data.loader import Loader, Some
-from ..data.picture import BadImageError
+from ..data.picture import BadImageError, denormalise
 from ..data.shapes import Shapes
 from ..data.transforms import evaluation, training
-from ..explain import attention_sheet
+from ..explain import attention_sheet, write_reports
 from ..models.cait import CaiT
 from ..threads import cpu_count
 from ..trained import load_model
@@ -40,11 +40,12 @@ ESTIMATE_AFTER = 5  # batches
 EVALUATION_BATCH = 64
 TOLD = 5  # bad images that are named
 SMALLER = "a smaller --preset or --img-size"
-ON_THE_SHEET = 6  # images whose attention is drawn
+ON_THE_SHEET, REPORTS = 6, 3  # images whose attention is drawn, and those that have a report
 
 
 class Run:
-    """A folder: args.json, log.csv, curves.svg, train_batch.jpg, attention.png, weights/, checkpoint.safetensors.
+    """A folder: args.json, log.csv, curves.svg, train_batch.jpg, attention.png, report-1.html and others, weights/,
+    checkpoint.safetensors.
 
     config  of the model, if a checkpoint will bring its weights; otherwise the plan says what training starts from
     """
@@ -94,6 +95,7 @@ class Run:
         self.shapes = drawn if isinstance(drawn, Shapes) else None  # whose objects are known
         self.attention_at_start: float | None = None
         self.attention_at_end: float | None = None  # of the best weights
+        self.reports: list[Path] = []
 
     @property
     def checkpoint(self) -> Path:
@@ -238,8 +240,8 @@ class Run:
         """Of the best weights, on a few validation images of different classes."""
         seen: dict[int, np.ndarray] = {}
         apart = range(0, len(self.images.val), max(1, len(self.images.val) // (4 * len(self.classes))))
-        few = Loader(Some(self.images.val, apart), 1, transform=self.val_loader.transform, threads=0, skip_bad=True)
-        for (image,), (label,) in few:
+        loader = Loader(Some(self.images.val, apart), 1, transform=self.val_loader.transform, threads=0, skip_bad=True)
+        for (image,), (label,) in loader:
             seen.setdefault(int(label), image)
             if len(seen) >= ON_THE_SHEET:
                 break
@@ -250,6 +252,9 @@ class Run:
         chosen = sorted(seen)[:ON_THE_SHEET]
         sheet = attention_sheet(model, np.stack([seen[label] for label in chosen]), chosen, self.classes)
         write_picture(self.path / "attention.png", sheet)
+        few = [denormalise(seen[label]) for label in chosen[:REPORTS]]
+        titles = [f"Validation image of class {self.classes[label]}" for label in chosen[:REPORTS]]
+        self.reports = write_reports(model, few, titles, self.classes, self.path / "report.html")
 
     def _save(self) -> None:
         self.trainer.settle()

@@ -1,0 +1,134 @@
+"""Charts of a value per layer. What is to be drawn is worked out once, and drawn as SVG or as a picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import NamedTuple
+
+from PIL import Image, ImageDraw, ImageFont
+
+from autograd.svg import Svg
+
+from .inside import Inside
+
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 250, 62, 10, 36, 40
+COLOURS = ("#2b6cb0", "#c05621")
+
+
+class Mark(NamedTuple):
+    kind: str  # bar, dot, line, rule or text
+    places: tuple[float, ...]
+    series: int = 0
+    text: str = ""  # to be written, or said about the mark
+
+
+class Chart(NamedTuple):
+    title: str
+    equation: str  # where the page explains it
+    marks: list[Mark]
+
+
+def charts(inside: Inside) -> list[Chart]:
+    """What LayerScale has learned, and how much each branch adds to the main path (Fig. 4)."""
+    labels = list(dict.fromkeys(layer_label(branch.name) for branch in inside.branches))
+    parts = {"attention": "attn", "FFN": "mlp"}
+    of = {part: [b for b in inside.branches if b.name.endswith(end)] for part, end in parts.items()}
+    scales = {part: [b.scale for b in branches] for part, branches in of.items()}
+    ratios = {part: [b.ratio for b in branches] for part, branches in of.items()}
+    second = "Residual branch: ‖branch‖ / ‖main path‖, on a logarithmic scale"
+    return [
+        Chart("LayerScale: mean |λ| of each layer", "eq-4", _marks(labels, scales, bars=True)),
+        Chart(second, "eq-ratio", _marks(labels, ratios, bars=False)),
+    ]
+
+
+def layer_label(name: str) -> str:
+    """blocks.0.attn is in layer 1; blocks_token_only.0.attn in C1."""
+    stage, number = name.split(".")[:2]
+    return f"{'' if stage == 'blocks' else 'C'}{int(number) + 1}"
+
+
+def _marks(labels: Sequence[str], series: Mapping[str, Sequence[float]], bars: bool) -> list[Mark]:
+    across, down = (WIDTH - LEFT - RIGHT) / len(labels), HEIGHT - TOP - BOTTOM
+    known = [value for values in series.values() for value in values if value > 0] or [1.0]
+    low, top = (0.0 if bars else min(known)), max(known)
+
+    def y(value: float) -> float:
+        if bars:
+            return TOP + down * (1 - value / top)
+        part = math.log(max(value, low) / low) / (math.log(top / low) or 1)
+        return TOP + down * (1 - part)
+
+    marks = []
+    for value in (low, top / 2 if bars else math.sqrt(low * top), top):
+        marks.append(Mark("rule", (LEFT, y(value), WIDTH - RIGHT, y(value))))
+        marks.append(Mark("text", (LEFT - 8, y(value) + 4, 1), text=f"{value:.3g}"))
+    for i, label in enumerate(labels):
+        if len(labels) <= 30 or i % 4 == 0 or label.startswith("C"):
+            marks.append(Mark("text", (LEFT + (i + 0.5) * across, HEIGHT - BOTTOM + 18, 0.5), text=label))
+    marks.append(Mark("text", (LEFT + (WIDTH - LEFT - RIGHT) / 2, HEIGHT - 4, 0.5), text="layer"))
+    for s, (name, values) in enumerate(series.items()):
+        middle = [LEFT + (i + 0.5) * across for i in range(len(values))]
+        stages = [[i for i, label in enumerate(labels) if label.startswith("C") == last] for last in (False, True)]
+        if not bars:  # a line for each stage: the main path of the second is another one, the class token
+            marks += [Mark("line", tuple(z for i in stage for z in (middle[i], y(values[i]))), s) for stage in stages]
+        for x, value, label in zip(middle, values, labels, strict=True):
+            says = f"Layer {label}, {name}: {value:.4g}"
+            left = x + (s - 1) * across * 0.4
+            place = (left, y(value), left + across * 0.4, y(0)) if bars else (x, y(value))
+            marks.append(Mark("bar" if bars else "dot", place, s, says))
+        marks.append(Mark("text", (LEFT + 130 * s, 20, 0), s + 1, name))
+    return marks
+
+
+def as_svg(chart: Chart) -> Svg:
+    """For the page: every bar and dot can be pointed at, or reached with the arrow keys."""
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="group" '
+        f'aria-label="{escape(chart.title)}">'
+    ]
+    first = True
+    for kind, at, series, text in chart.marks:
+        if kind == "rule":
+            parts.append('<line class="rule" x1="{:g}" y1="{:.1f}" x2="{:g}" y2="{:.1f}"/>'.format(*at))
+        elif kind == "line":
+            points = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(at[::2], at[1::2], strict=True))
+            parts.append(f'<polyline class="line s{series}" points="{points}"/>')
+        elif kind == "text":
+            anchor = {0: "start", 0.5: "middle", 1: "end"}[at[2]]
+            colour = f' class="s{series - 1}"' if series else ""
+            parts.append(f'<text x="{at[0]:.1f}" y="{at[1]:.1f}" text-anchor="{anchor}"{colour}>{escape(text)}</text>')
+        else:
+            where = (
+                f'rect x="{at[0]:.1f}" y="{at[1]:.1f}" width="{at[2] - at[0]:.1f}" height="{at[3] - at[1]:.1f}"'
+                if kind == "bar"
+                else f'circle cx="{at[0]:.1f}" cy="{at[1]:.1f}" r="4.5"'
+            )
+            parts.append(
+                f'<{where} class="point s{series}" role="img" tabindex="{0 if first else -1}" '
+                f'aria-label="{escape(text)}" data-equation="{chart.equation}"/>'
+            )
+            first = False
+    return Svg("\n".join([*parts, "</svg>"]))
+
+
+def as_picture(chart: Chart) -> Image.Image:
+    """For a file, at twice the size."""
+    picture = Image.new("RGB", (2 * WIDTH, 2 * HEIGHT), "white")
+    draw, font = ImageDraw.Draw(picture), ImageFont.load_default(24)
+    for kind, at, series, text in chart.marks:
+        place = [2 * z for z in at]
+        if kind == "rule":
+            draw.line(place, "#dddddd", 2)
+        elif kind == "line":
+            draw.line(place, COLOURS[series], 4)
+        elif kind == "text":
+            anchor = {0: "ls", 0.5: "ms", 1: "rs"}[at[2]]
+            draw.text((place[0], place[1]), text, COLOURS[series - 1] if series else "#333333", font, anchor)
+        elif kind == "bar":
+            draw.rectangle(place, COLOURS[series])
+        else:
+            draw.circle(place, 8, COLOURS[series])
+    return picture

@@ -1,0 +1,99 @@
+"""What one forward pass of one image shows: all that a report tells, as numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+import autograd as ag
+from autograd.kernels import softmax
+
+from ..data.picture import MEAN, STD, normalise
+from ..models.cait import CaiT
+from ..nn.record import Residual, record
+
+
+class Branch(NamedTuple):
+    """A residual branch of a block: what LayerScale has learned for it, and how much it adds (eq. 4, Fig. 4)."""
+
+    name: str  # such as blocks.0.attn
+    scale: float  # the mean of |lambda|
+    largest: float  # |lambda|
+    ratio: float  # ||branch|| / ||main||, the mean over tokens
+
+
+@dataclass(frozen=True)
+class Inside:
+    """One image, and what a model makes of it. `N` patches are rows x columns of them, line by line."""
+
+    model: str  # in words
+    image: np.ndarray  # (H, W, 3) uint8, as the model sees it
+    classes: Sequence[str]
+    probabilities: np.ndarray  # of all classes
+    class_attention: np.ndarray  # (layers, heads, rows, columns), of the class token to the patches, eq. 8
+    to_itself: np.ndarray  # (layers, heads): and what is left of each sum of one, to itself
+    before: np.ndarray  # (depth, heads, N, N): self-attention from each patch (row) to each (column), before mixing
+    after: np.ndarray  # after the heads were mixed
+    mixing: np.ndarray  # (depth, heads, heads + 1): the weights that did so, and their bias
+    branches: list[Branch]  # in the order in which they are computed, those of class attention last
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        rows, columns = self.class_attention.shape[-2:]
+        return rows, columns
+
+    @property
+    def best(self) -> list[int]:
+        """The five likeliest classes."""
+        return [int(i) for i in np.argsort(-self.probabilities, kind="stable")[:5]]
+
+    @property
+    def start(self) -> int:
+        """The patch that the first layer of class attention looks at most: the one to show at first."""
+        return int(self.class_attention[0].mean(axis=0).argmax())
+
+
+def look(
+    model: CaiT,
+    image: np.ndarray,
+    classes: Sequence[str] | None = None,
+    mean: Sequence[float] = MEAN,
+    std: Sequence[float] = STD,
+) -> Inside:
+    """Everything about one image (H, W, 3) in uint8, of the size that the model takes."""
+    training = model.training
+    with ag.no_grad(), record(model.eval()) as inside:
+        logits = model(normalise(image, mean, std)[None]).numpy()[0]
+    model.train(training)
+    if not np.isfinite(logits).all():
+        raise ValueError("the model's outputs are not finite numbers: its weights are damaged")
+    c = model.config
+    rows, columns = (side // c["patch_size"] for side in c["img_size"])
+    heads, patches = c["heads"], rows * columns
+    tokens = np.stack([maps[0, :, 0] for maps in inside.class_attention.values()])
+    maps = list(inside.attention.values())
+    empty = np.zeros((0, heads, patches, patches), np.float32)  # of a model without self-attention
+    weights = model.state_dict()
+    w = [[weights[f"{name}.proj_w.{part}"] for part in ("weight", "bias")] for name in inside.attention]
+    return Inside(
+        model.describe(),
+        image,
+        classes or [f"class {i}" for i in range(c["num_classes"])],
+        softmax(logits, -1),
+        tokens[:, :, 1:].reshape(-1, heads, rows, columns),
+        tokens[:, :, 0],
+        np.stack([m.before[0] for m in maps]) if maps else empty,
+        np.stack([m.after[0] for m in maps]) if maps else empty,
+        np.stack([np.hstack([weight, bias[:, None]]) for weight, bias in w]) if w else np.zeros((0, heads, heads + 1)),
+        [_branch(name, residual, weights) for name, residual in inside.residual.items()],
+    )
+
+
+def _branch(name: str, residual: Residual, weights: dict[str, np.ndarray]) -> Branch:
+    block, part = name.rsplit(".", 1)
+    scale = abs(weights[f"{block}.{'gamma_1' if part == 'attn' else 'gamma_2'}"])
+    return Branch(name, float(scale.mean()), float(scale.max()), residual.ratio)

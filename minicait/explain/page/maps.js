@@ -1,0 +1,51 @@
+// Numbers out of the page, and maps of them onto its canvases.
+
+const numbers = JSON.parse(document.getElementById("numbers").textContent);
+const { rows, columns, heads, scale } = numbers;
+const patches = rows * columns;
+
+// A number from 0 to 1 as a colour of the scale.
+function colour(value) {
+  const place = value * (scale.length - 1);
+  const below = Math.min(Math.floor(place), scale.length - 2);
+  return scale[below].map((c, i) => c + (place - below) * (scale[below + 1][i] - c));
+}
+
+// Each map from its least to its largest value, a pixel for each patch: CSS makes it as large as the image.
+function draw(canvas, values) {
+  const context = canvas.getContext("2d");
+  const pixels = context.createImageData(columns, rows);
+  const low = Math.min(...values), span = Math.max(...values) - low;
+  values.forEach((value, i) => {
+    pixels.data.set([...colour(span > 0 ? (value - low) / span : 0), 255], 4 * i);
+  });
+  context.putImageData(pixels, 0, 0);
+}
+
+const mean = (maps) => maps[0].map((_, i) => maps.reduce((sum, map) => sum + map[i], 0) / maps.length);
+const digits = (value) =>
+  (value === 0 || Math.abs(value) >= 1e-4 ? String(Number(value.toPrecision(3))) : value.toExponential(1)).replaceAll("-", "−");
+const where = (patch) => `row ${Math.floor(patch / columns) + 1}, column ${(patch % columns) + 1}`;
+
+// Self-attention as minicait/explain/packing.py packs it: float16 for each row, then a byte for each value.
+async function unpack(text) {
+  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  const inflated = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const content = await new Response(inflated).arrayBuffer();
+  const count = numbers.layers.length * heads * patches;
+  const halves = new Uint16Array(content, 0, 2 * count);
+  const codes = new Uint8Array(content, 4 * count);
+  const float = (half) => (half >> 10 ? (1 + (half & 1023) / 1024) * 2 ** ((half >> 10) - 15) : (half & 1023) * 2 ** -24);
+  // the attention of one patch, for a layer (of those in the file) and a head
+  return (layer, head, patch) => {
+    const row = (layer * heads + head) * patches + patch;
+    const low = float(halves[row]), step = float(halves[count + row]) / numbers.steps;
+    return Array.from(codes.subarray(row * patches, (row + 1) * patches), (code) => low + code * step);
+  };
+}
+
+// after = W before + b, for one head
+function mix(maps, [...weights]) {
+  const bias = weights.pop();
+  return maps[0].map((_, i) => maps.reduce((sum, map, g) => sum + weights[g] * map[i], bias));
+}

@@ -1,0 +1,73 @@
+"""The pictures of a report as files of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from .attention import over, saliency
+from .charts import as_picture, charts
+from .colours import coloured, stretched
+from .inside import Inside
+
+LEAST, TILE, GAP, CAPTION = 224, 112, 6, 18  # pixels: the side of a picture, that of one in a sheet, and around it
+
+
+def as_shown(inside: Inside, least: int = LEAST) -> Image.Image:
+    """The image, small ones enlarged pixel by pixel."""
+    image = Image.fromarray(inside.image)
+    factor = -(-least // min(image.size))
+    return image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
+
+
+def saliency_picture(inside: Inside, layer: int) -> Image.Image:
+    """As in Fig. D.2: the grey image times the mean over heads, which is stretched and enlarged, in cividis."""
+    grey = as_shown(inside).convert("L")
+    heat = Image.fromarray(saliency(inside.class_attention[layer]).astype(np.float32))
+    strength = np.clip(np.asarray(heat.resize(grey.size, Image.Resampling.BICUBIC)), 0, 1)
+    return Image.fromarray(coloured(np.asarray(grey) / 255 * strength))
+
+
+def pictures(inside: Inside) -> Iterator[tuple[str, Image.Image]]:
+    """All of them, by name."""
+    yield "image", as_shown(inside)
+    layers, heads = inside.class_attention.shape[:2]
+    titles = [*(f"head {h + 1}" for h in range(heads)), "mean"]
+    rows = [[*layer, layer.mean(axis=0)] for layer in inside.class_attention]
+    yield "class-attention", _sheet(inside, titles, [f"layer C{i + 1}" for i in range(layers)], rows)
+    for layer in range(layers):
+        yield f"saliency-{layer + 1}", saliency_picture(inside, layer)
+    if len(inside.before):
+        titles = [f"{when} {h + 1}" for when in ("before", "after") for h in range(heads)]
+        both = np.concatenate([inside.before, inside.after], axis=1)[:, :, inside.start]
+        maps = both.reshape(*both.shape[:2], *inside.grid)
+        names = [f"layer {i + 1}" for i in range(len(maps))]
+        yield "self-attention", _sheet(inside, titles, names, list(maps), inside.start)
+    for name, chart in zip(("layer-scale", "residual-ratio"), charts(inside), strict=True):
+        yield name, as_picture(chart)
+
+
+def _sheet(
+    inside: Inside, titles: Sequence[str], names: Sequence[str], rows: Sequence[Sequence[np.ndarray]], patch: int = -1
+) -> Image.Image:
+    """Maps over the image, a row for each layer; where there is a chosen patch, with a frame around it."""
+    image = as_shown(inside)
+    image = image.resize((TILE * image.width // image.height, TILE))
+    width, left = image.width + GAP, 60
+    sheet = Image.new("RGB", (left + width * len(titles), CAPTION + (TILE + GAP) * len(rows)), "white")
+    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(12)
+    for column, title in enumerate(titles):
+        draw.text((left + column * width, 2), title, "black", font)
+    for row, (name, maps) in enumerate(zip(names, rows, strict=True)):
+        top = CAPTION + row * (TILE + GAP)
+        draw.text((4, top + TILE // 2 - 8), name, "black", font)
+        for column, values in enumerate(maps):
+            corner = (left + column * width, top)
+            sheet.paste(over(image, stretched(values)), corner)
+            if patch >= 0:
+                high, wide = TILE / inside.grid[0], image.width / inside.grid[1]
+                x, y = corner[0] + patch % inside.grid[1] * wide, top + patch // inside.grid[1] * high
+                draw.rectangle((x, y, x + wide, y + high), outline="white")
+    return sheet
