@@ -34,14 +34,6 @@ def compare(example):
     assert example.namespace.pop("_printed") == want, f"{example.path}, line {example.line}"
 
 
-def find(example):
-    """A ```c++ block: it stands in a kernel, word for word."""
-    want = textwrap.dedent(example.parsed).strip()
-    sources = (textwrap.dedent(path.read_text(encoding="utf-8")) for path in (ROOT / "autograd/kernels").glob("*.py"))
-    indented = re.sub("(?m)^(?=.)", "    ", want)  # as formulas are
-    assert any(want in text or indented in text for text in (s.replace("%%", "%") for s in sources)), example.line
-
-
 def cells(document):
     """```{code-cell} blocks, as the site runs them; without what only a notebook shows."""
     for lexed in DirectiveLexer("code-cell")(document):
@@ -52,7 +44,7 @@ def cells(document):
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_document(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    parsers = [CodeBlockParser("python", run), CodeBlockParser("text", compare), CodeBlockParser("c++", find), cells]
+    parsers = [CodeBlockParser("python", run), CodeBlockParser("text", compare), cells]
     document = Sybil(parsers, path=str(ROOT), patterns=["**/*.md"]).parse(path)
     examples = list(document.examples())
     assert not re.search("@[A-Z0-9]+@", path.read_text(encoding="utf-8")), "a figure that was never filled in"
