@@ -16,13 +16,22 @@ project, author = "minicait", "the minicait authors"
 version = release
 language = "en"
 exclude_patterns = ["_build", "jupyter_execute"]
-extensions = ["myst_nb", "sphinx.ext.autodoc", "offline_math"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "offline_math", "plain_docstrings"]
 
 nb_execution_mode = "cache"  # a page runs again when its code has changed
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 nb_merge_streams = True  # what a cell prints is one block
 nitpicky = True  # a name that leads nowhere is an error
+nitpick_ignore_regex = [
+    ("py:class", r"(numpy|np|collections|pathlib|PIL)\b.*|dict\[str"),  # others' types, in signatures
+    ("py:class", r".*\.(changed|Dataset|Batch|Images|Workers|Known|Info)"),  # ours that nobody makes by hand
+]
+
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 100
 
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
