@@ -6,11 +6,13 @@ Everything it needs is in this folder; a reader's browser asks no other host for
 """
 
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 from minicait import __version__ as release
 
-sys.path.append(str(Path(__file__).parent / "_extensions"))
+HERE = Path(__file__).parent
+sys.path.append(str(HERE / "_extensions"))
 
 project, author = "minicait", "the minicait authors"
 version = release
@@ -18,7 +20,10 @@ language = "en"
 exclude_patterns = ["_build", "jupyter_execute"]
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "offline_math", "plain_docstrings"]
 
-nb_execution_mode = "cache"  # a page runs again when its code has changed
+sources = sorted(path for folder in ("autograd", "minicait") for path in (HERE.parent / folder).rglob("*.py"))
+code = sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
+nb_execution_mode = "cache"  # a page runs again when its code has changed, or that of the project
+nb_execution_cache_path = str(HERE / "_build" / f"cache-{code}")
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 nb_merge_streams = True  # what a cell prints is one block
@@ -40,4 +45,7 @@ html_math_renderer = "katex"
 html_theme = "furo"
 html_title = "minicait"
 html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_copy_source = False
+html_show_copyright = False
+html_show_search_summary = False  # which a browser may not read from disk

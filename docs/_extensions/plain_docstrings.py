@@ -1,7 +1,7 @@
 """Docstrings of this project are plain text. This makes reST of them that says the same, for autodoc.
 
-Paragraphs are escaped, `names` in backticks become literals. A paragraph whose lines are aligned in two columns becomes a
-list of definitions; one that is indented, or has gaps in its lines, is a formula or a table and stays as it is.
+Paragraphs are escaped, `names` in backticks become literals. A paragraph whose lines are aligned in two columns becomes
+a list of definitions; one that is indented, or has gaps in its lines, is a formula or a table and stays as it is.
 """
 
 from __future__ import annotations
