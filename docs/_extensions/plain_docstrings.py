@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 import textwrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sphinx.application import Sphinx
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 ROW = re.compile(r"(\S+(?: \S+)*)  +(\S.*)")  # two columns with a gap between them
 
