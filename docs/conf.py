@@ -29,7 +29,7 @@ nb_execution_timeout = 300
 nb_merge_streams = True  # what a cell prints is one block
 nitpicky = True  # a name that leads nowhere is an error
 nitpick_ignore_regex = [
-    ("py:class", r"(numpy|np|collections|pathlib|PIL)\b.*|dict\[str"),  # others' types, in signatures
+    ("py:class", r"(numpy|np|collections|pathlib|PIL)\b.*"),  # others' types, in signatures
     ("py:class", r".*\.(changed|Dataset|Batch|Images|Workers|Known|Info)"),  # ours that nobody makes by hand
 ]
 
@@ -46,6 +46,7 @@ html_theme = "furo"
 html_title = "minicait"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = [("names.js", {"defer": "defer"})]
 html_copy_source = False
 html_show_copyright = False
 html_show_search_summary = False  # which a browser may not read from disk

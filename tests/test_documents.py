@@ -68,6 +68,7 @@ def test_what_the_map_of_the_house_names_is_there():
 PLAIN = """Wraps *one* array_ and `names` it, 2 * 3.
 
 x             an array
+the_long_name a bool
 longer_names  a number, or `None`,
               and so on
 
@@ -79,14 +80,16 @@ RESTRUCTURED = r"""Wraps *one* array\_ and \ ``names``\  it, 2 \* 3.
 
 ``x``
     an array
+``the_long_name``
+    a bool
 ``longer_names``
     a number, or \ ``None``\ , and so on
 
-::
+.. code-block:: text
 
     A = softmax(Q K^T)         (8)
 
-::
+.. code-block:: text
 
     y = x  + s f(x)
 """

@@ -6,7 +6,9 @@ a list of definitions; one that is indented, or has gaps in its lines, is a form
 
 from __future__ import annotations
 
+import inspect
 import re
+import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +34,7 @@ def _paragraph(text: str) -> str:
     if text.startswith(">>> "):
         return text  # reST has examples, too
     if any(line.startswith(" ") or re.search(r"\S  +\S", line) for line in lines):
-        return "::\n\n" + textwrap.indent(textwrap.dedent(text), "    ")
+        return ".. code-block:: text\n\n" + textwrap.indent(textwrap.dedent(text), "    ")
     return _escaped(" ".join(lines))
 
 
@@ -42,11 +44,14 @@ def _rows(lines: list[str]) -> list[tuple[str, str]]:
     column = 0
     for line in lines:
         match = ROW.fullmatch(line)
-        if match and " = " not in match[1] and (not rows or match.start(2) == column or match.end(1) >= column):
+        name, what = line[:column].strip(), line[column:]
+        if match and " = " not in match[1] and (not rows or match.end(1) >= column):
             column = column or match.start(2)  # which a long name may overrun
             rows.append((match[1], match[2]))
-        elif rows and line[:column].isspace():
-            rows[-1] = (rows[-1][0], f"{rows[-1][1]} {line.strip()}")
+        elif rows and name and line[column - 1] == " " and not what.startswith(" "):
+            rows.append((name, what))
+        elif rows and not name:
+            rows[-1] = (rows[-1][0], f"{rows[-1][1]} {what.strip()}")
         else:
             return []
     return rows
@@ -63,8 +68,19 @@ def _escaped(text: str, code: bool = False) -> str:
     return re.sub(r"^(\w+)\.(?= )", r"\1\\.", "".join(parts).removeprefix("\\ "))
 
 
+def formula(function: Any) -> str:
+    """Of a function in autograd.ops, what the class of that operation says: its value, and its gradients."""
+    classes = vars(sys.modules[function.__module__]).values()
+    return next((inspect.getdoc(c) or "" for c in classes if getattr(c, "name", None) == function.__name__), "")
+
+
 def process(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    lines[:] = restructured("\n".join(lines)).split("\n")
+    text = "\n".join(lines)
+    if name.startswith("autograd.ops.") and what == "function":
+        text = f"{formula(obj)}\n\n{text}".strip()
+    if text.startswith("Alias for field number"):  # what Python says of a NamedTuple's
+        text = ""
+    lines[:] = restructured(text).split("\n")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
