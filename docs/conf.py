@@ -9,6 +9,8 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 
+from jupyter_cache import get_cache
+
 from minicait import __version__ as release
 
 HERE = Path(__file__).parent
@@ -24,6 +26,7 @@ sources = sorted(path for folder in ("autograd", "minicait") for path in (HERE.p
 code = sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
 nb_execution_mode = "cache"  # a page runs again when its code has changed, or that of the project
 nb_execution_cache_path = str(HERE / "_build" / f"cache-{code}")
+get_cache(nb_execution_cache_path).list_cache_records()  # made here, before several processes would make it at once
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 nb_merge_streams = True  # what a cell prints is one block
