@@ -38,6 +38,7 @@ setup(
         "browser": ["selenium>=4.20"],  # and Chromium with its chromedriver, which are no Python packages
         "compare": ["torch>=2.4", "timm>=1.0.20"],
         "dev": ["ruff>=0.14", "mypy>=1.18", "build>=1.2"],
+        "docs": ["sphinx>=9.0", "myst-nb>=1.4", "furo>=2025.12.19"],
     },
     classifiers=[
         "Programming Language :: Python :: 3",

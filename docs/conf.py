@@ -6,23 +6,40 @@ Everything it needs is in this folder; a reader's browser asks no other host for
 """
 
 import sys
+from hashlib import sha256
 from pathlib import Path
+
+from jupyter_cache import get_cache
 
 from minicait import __version__ as release
 
-sys.path.append(str(Path(__file__).parent / "_extensions"))
+HERE = Path(__file__).parent
+sys.path.append(str(HERE / "_extensions"))
 
 project, author = "minicait", "the minicait authors"
 version = release
 language = "en"
 exclude_patterns = ["_build", "jupyter_execute"]
-extensions = ["myst_nb", "sphinx.ext.autodoc", "offline_math"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "offline_math", "plain_docstrings"]
 
-nb_execution_mode = "cache"  # a page runs again when its code has changed
+sources = sorted(path for folder in ("autograd", "minicait") for path in (HERE.parent / folder).rglob("*.py"))
+code = sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
+nb_execution_mode = "cache"  # a page runs again when its code has changed, or that of the project
+nb_execution_cache_path = str(HERE / "_build" / f"cache-{code}")
+get_cache(nb_execution_cache_path).list_cache_records()  # made here, before several processes would make it at once
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 nb_merge_streams = True  # what a cell prints is one block
 nitpicky = True  # a name that leads nowhere is an error
+nitpick_ignore_regex = [
+    ("py:class", r"(numpy|np|collections|pathlib|PIL)\b.*"),  # others' types, in signatures
+    ("py:class", r".*\.(changed|Dataset|Batch|Images|Workers|Known|Info|Svg|inside\.Branch)"),  # ours, in them only
+]
+
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 100
 
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
@@ -31,4 +48,8 @@ html_math_renderer = "katex"
 html_theme = "furo"
 html_title = "minicait"
 html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_js_files = [("names.js", {"defer": "defer"})]
 html_copy_source = False
+html_show_copyright = False
+html_show_search_summary = False  # which a browser may not read from disk

@@ -7,6 +7,7 @@ what they made: those are tagged so, too.
 import contextlib
 import io
 import re
+import runpy
 import textwrap
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from sybil.parsers.myst.lexers import DirectiveLexer
 from sybil.region import Region
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)
+DOCUMENTS = [ROOT / "README.md", *PAGES]
 
 
 def run(example):
@@ -34,14 +36,6 @@ def compare(example):
     assert example.namespace.pop("_printed") == want, f"{example.path}, line {example.line}"
 
 
-def find(example):
-    """A ```c++ block: it stands in a kernel, word for word."""
-    want = textwrap.dedent(example.parsed).strip()
-    sources = (textwrap.dedent(path.read_text(encoding="utf-8")) for path in (ROOT / "autograd/kernels").glob("*.py"))
-    indented = re.sub("(?m)^(?=.)", "    ", want)  # as formulas are
-    assert any(want in text or indented in text for text in (s.replace("%%", "%") for s in sources)), example.line
-
-
 def cells(document):
     """```{code-cell} blocks, as the site runs them; without what only a notebook shows."""
     for lexed in DirectiveLexer("code-cell")(document):
@@ -52,9 +46,55 @@ def cells(document):
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_document(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    parsers = [CodeBlockParser("python", run), CodeBlockParser("text", compare), CodeBlockParser("c++", find), cells]
+    parsers = [CodeBlockParser("python", run), CodeBlockParser("text", compare), cells]
     document = Sybil(parsers, path=str(ROOT), patterns=["**/*.md"]).parse(path)
     examples = list(document.examples())
     assert not re.search("@[A-Z0-9]+@", path.read_text(encoding="utf-8")), "a figure that was never filled in"
     for example in examples:
         example.evaluate()
+
+
+def test_what_the_map_of_the_house_names_is_there():
+    picture = (ROOT / "docs/_static/house.svg").read_text(encoding="utf-8")
+    paths = re.findall(r'class="path"[^>]*>([^<]+)<', picture)
+    assert len(paths) > 20 and picture.count('class="path"') == len(paths)
+    for path in paths:
+        assert (ROOT / path).is_dir() if path.endswith("/") else (ROOT / path).is_file(), path
+    packages = [p.parent for name in ("autograd", "minicait") for p in (ROOT / name).glob("*/__init__.py")]
+    missing = {f"{p.relative_to(ROOT)}/" for p in packages if not any(f"{p.relative_to(ROOT)}/" in x for x in paths)}
+    assert not missing, "folders that are not on the map"
+
+
+PLAIN = """Wraps *one* array_ and `names` it, 2 * 3.
+
+x             an array
+the_long_name a bool
+longer_names  a number, or `None`,
+              and so on
+
+    A = softmax(Q K^T)         (8)
+
+y = x  + s f(x)
+"""
+RESTRUCTURED = r"""Wraps *one* array\_ and \ ``names``\  it, 2 \* 3.
+
+``x``
+    an array
+``the_long_name``
+    a bool
+``longer_names``
+    a number, or \ ``None``\ , and so on
+
+.. code-block:: text
+
+    A = softmax(Q K^T)         (8)
+
+.. code-block:: text
+
+    y = x  + s f(x)
+"""
+
+
+def test_plain_docstrings_become_rest_that_says_the_same():
+    restructured = runpy.run_path(str(ROOT / "docs/_extensions/plain_docstrings.py"))["restructured"]
+    assert restructured(PLAIN) == RESTRUCTURED

@@ -18,11 +18,12 @@ from ..backend import Array, array_module
 
 THREADS = 128  # four warps of 32: rows have some hundred values
 C_TYPES = {"float16": ("__half", "float"), "float32": ("float", "float"), "float64": ("double", "double")}
-_TOGETHER = """
+_TYPEDEFS = """
 #include <cuda_fp16.h>
 typedef %s T;
 typedef %s wide_t;
-
+"""
+_TOGETHER = """
 // The threads of a warp hand their values to each other, in five steps of half the distance each. Then the warps leave
 // theirs in memory that the block shares. The first barrier waits for those who still read it from the last time.
 template <class Combine> __device__ wide_t over_block(wide_t value, Combine combine) {
@@ -30,7 +31,7 @@ template <class Combine> __device__ wide_t over_block(wide_t value, Combine comb
     for (int distance = 16; distance > 0; distance /= 2)
         value = combine(value, __shfl_xor_sync(0xffffffffu, value, distance));
     __syncthreads();
-    if (threadIdx.x %% 32 == 0) of_warp[threadIdx.x / 32] = value;
+    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
     __syncthreads();
     value = of_warp[0];
     for (int warp = 1; warp < blockDim.x / 32; warp++) value = combine(value, of_warp[warp]);
@@ -55,4 +56,4 @@ def each_row(source: str, name: str, x: Array, *arguments: Any) -> None:
 
 @cache
 def compiled(source: str, name: str, dtype: str) -> Any:
-    return cuda.module().RawKernel(_TOGETHER % C_TYPES[dtype] + source, name)
+    return cuda.module().RawKernel(_TYPEDEFS % C_TYPES[dtype] + _TOGETHER + source, name)

@@ -23,6 +23,7 @@ class Preset:
 
     @property
     def heads(self) -> int:
+        """Of 48 channels each."""
         return self.dim // 48
 
     def config(self, num_classes: int = 1000, **changes: Any) -> dict[str, Any]:

@@ -1,0 +1,3 @@
+// In tables, long names may go on in the next line: after a dot, a slash, a colon or an underscore.
+for (const name of document.querySelectorAll("td code .pre"))
+  name.innerHTML = name.innerHTML.replace(/[._/:]+/g, "$&<wbr>");

@@ -1,0 +1,95 @@
+"""The site as a reader opens it: from disk, in Chromium, every page of it.
+
+It is built for this, unless SITE names a folder in which it already is.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.browser
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = sorted(str(p.relative_to(DOCS).with_suffix(".html")) for p in DOCS.rglob("*.md") if "_build" not in p.parts)
+MORE = ["search.html", "genindex.html", "py-modindex.html", "_modules/autograd/tensor.html"]
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    if given := os.environ.get("SITE"):
+        return Path(given).resolve()
+    pytest.importorskip("myst_nb", reason="needs what the site is built with: pip install -e '.[docs]'")
+    folder = tmp_path_factory.mktemp("site")
+    environment = {**os.environ, "PYTHONPATH": str(DOCS.parent)}
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-j", "auto", str(DOCS), str(folder)]
+    subprocess.run(command, env=environment, check=True)
+    return folder
+
+
+def wrong(browser, page, **look):
+    """What is wrong with a page: what the console says, requests to other hosts, formulas that are still source."""
+    browser.open(page, **look)
+    foreign = [address for address in browser.requests() if not address.startswith("file:")]
+    source = (
+        "return [...document.querySelectorAll('.math')].filter(e => !e.querySelector('.katex')).map(e => e.innerHTML)"
+    )
+    return browser.console_errors() + foreign + browser.run(source)
+
+
+@pytest.mark.parametrize("page", PAGES + MORE)
+def test_page(page, site, browser):
+    assert wrong(browser, site / page) == []
+    assert browser.driver.title.endswith("minicait")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_fits_on_a_phone_in_the_dark(page, site, browser):
+    assert wrong(browser, site / page, width=400, dark=True) == []
+    assert browser.run("return document.documentElement.scrollWidth") <= 400
+
+
+def test_formulas_are_there(site, browser):
+    browser.open(site / "equations.html")
+    assert browser.run('return document.querySelectorAll(".math .katex").length') > 10
+
+
+def test_answers_are_hidden_until_they_are_asked_for(site, browser):
+    browser.open(site / "chapters/12_to_the_gpu.html")
+    answers = browser.driver.find_elements("xpath", "//details[summary='Answer']")
+    assert len(answers) >= 2
+    for answer in answers:
+        text, summary = (answer.find_element("css selector", name) for name in ("p", "summary"))
+        assert not text.is_displayed()
+        browser.run("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", summary)
+        summary.click()
+        assert text.is_displayed()
+
+
+def test_search_finds_a_word(site, browser):
+    browser.open(site / "index.html")
+    box = browser.driver.find_element("css selector", "input[name=q]")
+    box.send_keys("softmax")
+    box.submit()
+    browser.wait('document.querySelectorAll("#search-results li a").length > 3')
+    found = browser.run('return [...document.querySelectorAll("#search-results li a")].map(a => a.href)')
+    assert any("chapters/12_to_the_gpu.html" in address for address in found)
+    assert browser.console_errors() == []
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        '<img src="https://example.invalid/picture.png">',
+        '<script>fetch("https://example.invalid/").catch(() => 0)</script>',
+        "<script>undefined_name()</script>",
+        '<div class="math" data-display="true">x^2</div>',
+    ],
+)
+def test_a_mistake_would_be_noticed(mistake, tmp_path, browser):
+    page = tmp_path / "page.html"
+    page.write_text("<h1>A page</h1>")
+    assert not wrong(browser, page)
+    page.write_text(f"<h1>A page</h1>{mistake}")
+    assert wrong(browser, page)
