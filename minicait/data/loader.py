@@ -162,3 +162,14 @@ class Loader:
         if self.training:
             raise BadImageError("not one of the images can be read")
         return None
+
+
+def some_of_each_class(dataset: Dataset, transform: Transform | None, count: int) -> dict[int, np.ndarray]:
+    """Images of different classes, by label and in its order, `count` at most; damaged ones are passed over."""
+    apart = range(0, len(dataset), max(1, len(dataset) // (4 * len(dataset.classes))))
+    found: dict[int, np.ndarray] = {}
+    for (image,), (label,) in Loader(Some(dataset, apart), 1, transform=transform, threads=0, skip_bad=True):
+        found.setdefault(int(label), image)
+        if len(found) >= count:
+            break
+    return dict(sorted(found.items()))

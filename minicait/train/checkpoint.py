@@ -21,7 +21,8 @@ from autograd.kernels.judge import Known
 
 from ..flat import zeros_like
 from ..tensorfile import open_tensors, write_tensors
-from .trainer import Position, Trainer
+from .progress import Position
+from .trainer import Trainer
 
 
 def save_checkpoint(trainer: Trainer, path: Path, extra: Mapping[str, Any] | None = None) -> None:

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from autograd import cuda
 
 from .. import __version__
-from ..data.loader import Loader, Some
+from ..data.loader import Loader, some_of_each_class
 from ..data.picture import BadImageError, denormalise
 from ..data.shapes import Shapes
 from ..data.transforms import evaluation, training
@@ -32,9 +32,10 @@ from .gpu_memory import advising, to_train
 from .journal import Row, write_journal
 from .pictures import batch_picture, write_picture, write_text
 from .plan import Plan
+from .progress import Epoch, NotFiniteError
 from .signals import Signals, Stopped
 from .teacher import Teacher
-from .trainer import Epoch, NotFiniteError, Trainer
+from .trainer import Trainer
 
 ESTIMATE_AFTER = 5  # batches
 EVALUATION_BATCH = 64
@@ -131,7 +132,7 @@ class Run:
                 self.bar, self.started, self.first_batch = bar, time.perf_counter(), self.trainer.batches
                 self.epoch_first, self.train_loader.waited = self.first_batch, 0.0
                 self.trainer.fit(self.train_loader, self.val_loader, self._after_batch, self._after_epoch)
-            self._draw_attention()
+            self._look_inside()
         except BadImageError as error:
             hint = f"mend or remove it, or leave such images out: {resume} --skip-bad-images"
             raise BadImageError(f"{error}; {hint}") from error
@@ -236,25 +237,20 @@ class Run:
             return None
         return attention_inside(model, self.shapes, threads=self.threads, micro_batch=self.micro_batch)
 
-    def _draw_attention(self) -> None:
-        """Of the best weights, on a few validation images of different classes."""
-        seen: dict[int, np.ndarray] = {}
-        apart = range(0, len(self.images.val), max(1, len(self.images.val) // (4 * len(self.classes))))
-        loader = Loader(Some(self.images.val, apart), 1, transform=self.val_loader.transform, threads=0, skip_bad=True)
-        for (image,), (label,) in loader:
-            seen.setdefault(int(label), image)
-            if len(seen) >= ON_THE_SHEET:
-                break
+    def _look_inside(self) -> None:
+        """What the best weights look at: pictures, and a page for each of a few images."""
         if self.shapes is not None:
             write_picture(self.path / "example.png", Image.fromarray(self.shapes[0][0]))
         model, _ = load_model(self.best_weights)
         self.attention_at_end = self._attention_inside(model)
-        chosen = sorted(seen)[:ON_THE_SHEET]
-        sheet = attention_sheet(model, np.stack([seen[label] for label in chosen]), chosen, self.classes)
+        images = some_of_each_class(self.images.val, self.val_loader.transform, ON_THE_SHEET)
+        sheet = attention_sheet(model, np.stack(list(images.values())), list(images), self.classes)
         write_picture(self.path / "attention.png", sheet)
-        few = [denormalise(seen[label]) for label in chosen[:REPORTS]]
-        titles = [f"Validation image of class {self.classes[label]}" for label in chosen[:REPORTS]]
-        self.reports = write_reports(model, few, titles, self.classes, self.path / "report.html")
+        few = {
+            f"Validation image of class {self.classes[label]}": denormalise(image) for label, image in images.items()
+        }
+        self.reports = write_reports(model, list(few.values())[:REPORTS], list(few)[:REPORTS], self.classes,
+                                     self.path / "report.html")  # fmt: skip
 
     def _save(self) -> None:
         self.trainer.settle()

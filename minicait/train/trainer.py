@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from ..optim import EMA, AdamW, learning_rate
 from ..threads import cpu_count
 from .evaluate import Scores, evaluate
 from .losses import objective
+from .progress import Epoch, NotFiniteError, Position
 from .recipe import PRODUCTS, Recipe
 from .value_and_grad import loss_and_gradients, value_and_grad, workers_for
 from .workers import Workers, processes_work
@@ -33,34 +33,6 @@ Teacher = Callable[[Any], Any]  # images to logits
 Find = Callable[[int], tuple[Any, Any]]  # images and targets of a batch that was queued, by its number
 AfterBatch = Callable[[float | None], None]
 READ_EVERY = 0.5  # seconds after which `fit` waits for a GPU, to tell how it goes
-
-
-class NotFiniteError(ArithmeticError):
-    """The loss or a gradient is NaN or infinite; the message names the first parameter that it reached."""
-
-
-@dataclass
-class Epoch:
-    """What `fit` reports after each epoch."""
-
-    number: int  # from 1
-    steps: int
-    lr: float
-    loss: float  # the mean over the epoch
-    scores: Scores  # of the weights as they are
-    ema_scores: Scores | None  # of their average
-    seconds: float = field(compare=False)  # of training, since `fit` began with it
-    skipped: int = 0  # steps so far that were left out, since float16 could not hold their gradients
-    loss_scale: float = 1.0
-
-
-@dataclass
-class Position:
-    """Where a run is: the epoch, the batch in it, and the losses of its batches so far."""
-
-    epoch: int = 0
-    batch: int = 0
-    losses: list[float] = field(default_factory=list)
 
 
 class Trainer:
