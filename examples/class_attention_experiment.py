@@ -31,7 +31,8 @@ from minicait.threads import blas_threads
 from minicait.train.compare import in_processes, like_width, mean_and_spread, save, train, whole
 
 SIZES: dict[str, Any] = {"num_classes": 10, "img_size": 24, "patch_size": 4, "dim": 32, "heads": 2}
-LOOKED_AT = 200  # images on which attention is measured
+UNSEEN = 1000  # images for the accuracy
+LOOKED_AT = 200  # of them, on which attention is measured
 ROWS: dict[str, dict[str, Any]] = {  # of the table: layers of self-attention + of class attention
     "6 + 0, token from 0": {"depth": 6, "pooling": "class_token", "insert_at": 0},
     "6 + 0, token from 2": {"depth": 6, "pooling": "class_token", "insert_at": 2},
@@ -87,7 +88,7 @@ def data(images: int, seed: int) -> tuple[Shapes, Batch]:
 
 
 def run(job: Job) -> dict[str, Any]:
-    (_, seen), (shapes, unseen) = data(job.images, 0), data(1000, 1)
+    (_, seen), (shapes, unseen) = data(job.images, 0), data(UNSEEN, 1)
     model = make(job.row, job.seed)
     losses, accuracy = train(model, seen, unseen, job.steps, job.lr, job.batch_size, job.seed)
     return {
@@ -99,10 +100,10 @@ def run(job: Job) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3, help="how many, from 0 (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=400, help="of training (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=300, help="of training (default: %(default)s)")
     parser.add_argument("--lr", type=float, default=2e-3, help="at the peak (default: %(default)s)")
     parser.add_argument("--batch-size", type=int, default=32, help="(default: %(default)s)")
-    parser.add_argument("--images", type=int, default=4000, help="to train on (default: %(default)s)")
+    parser.add_argument("--images", type=int, default=2000, help="to train on (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="one seed, 40 steps; writes nothing")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="(default: one for each CPU)")
     parser.add_argument("--machine", default="not named", help="what to write about it")
@@ -123,7 +124,7 @@ def main() -> int:
         results[i] = result
         print(f"{len(results):3d}/{len(jobs)} {time.perf_counter() - start:5.0f} s  {jobs[i].row:20s} seed "
               f"{jobs[i].seed}: loss {result['loss']:.3f}, accuracy {result['accuracy']:.1%}", flush=True)  # fmt: skip
-    shapes = Shapes(1000, SIZES["img_size"], 1, "easy")
+    shapes = Shapes(UNSEEN, SIZES["img_size"], 1, "easy")
     object_share = float(covered(shapes, LOOKED_AT, SIZES["patch_size"]).mean())
     print(f"\nthe mean over seeds (and the largest minus the smallest); the object is {object_share:.0%} of an image")
     print(f"{'SA + CA':20s} {'accuracy':>16s} {'on the object':>16s}   in the layer with most of it")

@@ -47,7 +47,7 @@ def whole(shapes: Shapes) -> Batch:
 def train(model: CaiT, seen: Batch, unseen: Batch, steps: int, lr: float, batch_size: int, seed: int) -> Result:
     """AdamW with warm-up and cosine on batches drawn at random, and the accuracy in the end. On one thread."""
     recipe = Recipe(lr=lr, constant_lr=False, warmup_epochs=WARMUP, batch_size=batch_size, seed=seed)
-    trainer = Trainer(model, recipe, threads=1, processes=False)
+    trainer = Trainer(model, recipe, threads=1, processes=False, micro_batch=batch_size)  # small: in one piece
     trainer.steps_in_all = steps
     losses = []
     for step in range(steps):
