@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -110,7 +111,7 @@ def in_processes(work: Callable[[Job], Any], jobs: Sequence[Job], processes: int
     if processes == 1:
         yield from enumerate(map(work, jobs))
         return
-    with ProcessPoolExecutor(processes) as pool:
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:  # as it works everywhere
         numbers = {pool.submit(work, job): i for i, job in enumerate(jobs)}
         for done in as_completed(numbers):
             yield numbers[done], done.result()
