@@ -90,8 +90,8 @@ def main() -> int:
     parser.add_argument("--residuals", nargs="+", choices=RESIDUALS, metavar="NAME",
                         default=["plain", "rezero_norm", "layer_scale"],
                         help=f"of {', '.join(RESIDUALS)} (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--seeds", type=int, default=2, help="how many, from 0 (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=150, help="of training (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=3, help="how many, from 0 (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=300, help="of training (default: %(default)s)")
     parser.add_argument("--lr", type=float, default=4e-3, help="at the peak (default: %(default)s)")
     parser.add_argument("--batch-size", type=int, default=32, help="(default: %(default)s)")
     parser.add_argument("--images", type=int, default=2000, help="to train on (default: %(default)s)")
