@@ -1,7 +1,7 @@
 """CaiT, "Going deeper with Image Transformers", on the `autograd` engine beside this package.
 
 nn         layers: linear, norms, patch embedding, three kinds of attention; `record` sees inside
-models     the table of models, and CaiT itself
+models     the table of models, CaiT itself, and the variants it is compared with
 weights    weights in and out of files; `pth` reads PyTorch's, `published` downloads the authors'
 trained    a model from its weights
 data       images: shapes, Imagenette, folders; crops and colours, batches on threads, mixing
