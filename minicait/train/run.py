@@ -246,11 +246,9 @@ class Run:
         images = some_of_each_class(self.images.val, self.val_loader.transform, ON_THE_SHEET)
         sheet = attention_sheet(model, np.stack(list(images.values())), list(images), self.classes)
         write_picture(self.path / "attention.png", sheet)
-        few = {
-            f"Validation image of class {self.classes[label]}": denormalise(image) for label, image in images.items()
-        }
-        self.reports = write_reports(model, list(few.values())[:REPORTS], list(few)[:REPORTS], self.classes,
-                                     self.path / "report.html")  # fmt: skip
+        titles = [f"Validation image of class {self.classes[label]}" for label in images][:REPORTS]
+        few = [denormalise(image) for image in images.values()][:REPORTS]
+        self.reports = write_reports(model, few, titles, self.classes, self.path / "report.html")
 
     def _save(self) -> None:
         self.trainer.settle()
