@@ -123,7 +123,7 @@ def main() -> int:
         for name in args.residuals:
             mean, spread = mean_and_spread([r["accuracy"] for r in results.values()
                                             if (r["residual"], r["depth"]) == (name, depth)])  # fmt: skip
-            cells.append(f"{mean:11.1%} ({spread:.1%})")
+            cells.append(f"{mean:.1%} ({spread:.1%})")
         print(f"{depth:6d}" + "".join(f"{cell:>18s}" for cell in cells))
     if not args.quick:
         settings = {**SIZES, "steps": args.steps, "lr": args.lr, "batch_size": args.batch_size, "images": args.images}
