@@ -11,6 +11,8 @@ from typing import Any
 
 from ..data.transforms import Augmentation
 
+PRODUCTS = {"fp32": "as given", "tf32": "tf32", "fp16": "float16"}  # precisions, as `autograd.autocast` knows them
+
 _LEAST = {
     "epochs": 1, "batch_size": 1, "accumulate": 1, "seed": 0, "lr": 0, "warmup_epochs": 0, "warmup_lr": 0, "min_lr": 0,
     "weight_decay": 0, "mixup": 0, "cutmix": 0, "temperature": 1e-6, "clip_norm": 1e-12, "repeats": 1,
@@ -55,7 +57,7 @@ class Recipe:
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float) and 0 <= value <= 1):
                 raise ValueError(f"recipe: {name} must be in [0, 1], got {value}")
-        if self.precision not in ("fp32", "tf32", "fp16"):
+        if self.precision not in PRODUCTS:
             raise ValueError(f"recipe: precision must be fp32, tf32 or fp16, got {self.precision!r}")
         if self.distillation not in (None, "hard", "soft"):
             raise ValueError(f"recipe: distillation must be hard or soft, got {self.distillation!r}")

@@ -25,7 +25,7 @@ from ..optim import EMA, AdamW, learning_rate
 from ..threads import cpu_count
 from .evaluate import Scores, evaluate
 from .losses import objective
-from .recipe import Recipe
+from .recipe import PRODUCTS, Recipe
 from .value_and_grad import loss_and_gradients, value_and_grad, workers_for
 from .workers import Workers, processes_work
 
@@ -157,7 +157,7 @@ class Trainer:
     @contextmanager
     def _as_in(self, batch: int) -> Iterator[None]:
         """With the random masks of a batch, by its number from 0, and products in the precision of the recipe."""
-        products = {"fp32": "as given", "tf32": "tf32", "fp16": "float16"}[self.recipe.precision]
+        products = PRODUCTS[self.recipe.precision]
         with random.using(Stream(self.recipe.seed, "train", step=batch)), ag.autocast(products):
             yield
 
