@@ -20,9 +20,6 @@ _LEAST = {
 }  # fmt: skip
 
 
-PRODUCTS = {"fp32": "as given", "tf32": "tf32", "fp16": "float16"}  # precisions, as `autocast` calls them
-
-
 @dataclass(frozen=True)
 class Recipe:
     """The defaults are the plainest training there is: AdamW at a constant rate, and nothing else."""
