@@ -5,11 +5,13 @@ from importlib.util import find_spec
 
 import pytest
 
+from autograd import kernels
 from autograd.ops.nn import Gelu
 from minicait import create_model
 from minicait.bench import Job
 from minicait.bench.gemm import gemm_rate
 from minicait.bench.profile import profiled
+from minicait.bench.worker import own_step
 from minicait.cli import main
 
 TINY = ["bench", "--model", "cait_tiny_32", "--batch", "4", "--rounds", "2", "--threads", "1"]
@@ -61,6 +63,7 @@ def test_profiling_leaves_no_trace():
     [(["--model", "cait_huge"], "unknown model 'cait_huge'"), (["--batch", "0"], "--batch must be at least 1, got 0"),
      (["--rounds", "-1"], "--rounds must be at least 1, got -1"),
      (["--device", "gpu"], "unknown device 'gpu'"),
+     (["--device", "cpu", "--precision", "fp16"], "--precision fp16 is for GPUs; a CPU is fastest with fp32"),
      (["--device", "cuda", "--profile"], "--profile measures on the CPU")],
 )  # fmt: skip
 def test_bad_input(options, sentence, capsys):
@@ -78,6 +81,33 @@ def test_beside_timm(capsys):
     ours, theirs = result["sides"]
     assert result["memory_ratio"] == ours["megabytes"] / theirs["megabytes"] < 1
     assert 0.1 < result["times_as_fast"] < 20
+
+
+@pytest.mark.parametrize("work", ["train", "predict"])
+@pytest.mark.parametrize("precision, dtype", [("fp32", "float32"), ("fp16", "float16")])
+def test_precision_is_that_of_products(work, precision, dtype, monkeypatch):
+    seen = set()
+    real = kernels.product
+    monkeypatch.setattr(kernels, "product", lambda a, *rest, **o: seen.add(a.dtype.name) or real(a, *rest, **o))
+    net = create_model("cait_tiny_32", 10)
+    own_step(net, 2, work, 1, processes=False, precision=precision)()
+    assert dtype in seen
+
+
+def test_any_error_of_a_side_is_told(capsys, monkeypatch):
+    import minicait.bench as bench
+
+    real = bench.subprocess.Popen
+
+    def broken(command, **kwargs):
+        code = ("import sys; from minicait.bench import worker; sys.argv = sys.argv[2:]\n"
+                "def fail(**job): raise RuntimeError('no kernel image\\nand more')\n"
+                "worker.SIDES['minicait'] = fail; worker.main()")  # fmt: skip
+        return real([command[0], "-c", code, *command[1:]], **kwargs)
+
+    monkeypatch.setattr(bench.subprocess, "Popen", broken)
+    assert main(TINY) == 2
+    assert "minicait cannot be measured: RuntimeError: no kernel image\n" in capsys.readouterr().err
 
 
 def test_without_timm_it_says_so(capsys, monkeypatch):

@@ -1,7 +1,10 @@
 """minicait selftest: it agrees where all is well, names what is wrong, and tells nobody whose machine it was."""
 
+import argparse
 import json
+import os
 import re
+import threading
 from importlib import import_module
 from pathlib import Path
 
@@ -10,10 +13,11 @@ import pytest
 
 from autograd import cuda, kernels
 from autograd.cases import CASES, roundings_apart
-from minicait.bench import Measured
-from minicait.cli import main
-from minicait.selftest import machine, speed, training
-from minicait.selftest.report import Finding, Part, table, without_names
+from minicait.bench import Job, Measured
+from minicait.cli import main, options
+from minicait.cli import selftest as command
+from minicait.selftest import machine, parts, speed, training
+from minicait.selftest.report import OK, Finding, Part, table, without_names
 from tests import stand_in_cupy
 
 
@@ -103,12 +107,98 @@ def test_where_cupy_is_another_one(selftest, monkeypatch):
 
 @pytest.mark.parametrize(
     ("out", "sentence"),
-    [("nowhere/file.txt", "there is no folder nowhere"), (".", "is a folder"), ("x" * 252, "cannot be written: ")],
+    [
+        ("nowhere/file.txt", "there is no folder nowhere"),
+        (".", "is a folder"),
+        ("x" * 252, "cannot be written: "),
+        ("-", "give the name of a file"),
+    ],
 )
-def test_out_that_cannot_be_written(out, sentence, capsys):
+def test_out_that_cannot_be_written(out, sentence, capsys, few_parts):
     assert main(["selftest", "--quick", "--out", out]) == 2
     said = capsys.readouterr()
     assert sentence in said.err and not said.out and "Traceback" not in said.err
+    assert not list(Path().iterdir())
+
+
+@pytest.fixture
+def few_parts(monkeypatch):
+    """Instead of the real ones: three, whose work a test may replace."""
+    few = [Part(name, "nothing", lambda: Finding(OK, "well", iter(["a line"]))) for name in ("one", "two", "three")]
+    monkeypatch.setattr(command, "parts", lambda device, quick: few)
+    return few
+
+
+def test_out_that_is_a_link_leads_to_the_file(few_parts):
+    Path("there").mkdir()
+    Path("out.txt").symlink_to("there/real.txt")  # which is not there at first
+    for _ in range(2):
+        assert main(["selftest", "--out", "out.txt"]) == 0
+        assert Path("out.txt").is_symlink() and "three: nothing" in Path("there/real.txt").read_text()
+    assert [path.name for path in Path("there").iterdir()] == ["real.txt"]
+
+
+def test_out_that_is_a_pipe_is_written_to_once(few_parts):
+    os.mkfifo("pipe")
+    read = []
+    reader = threading.Thread(target=lambda: read.append(Path("pipe").read_text()), daemon=True)
+    reader.start()
+    assert main(["selftest", "--out", "pipe"]) == 0
+    reader.join(10)
+    assert read[0].count(" selftest\n") == 1 and read[0].count("  a line\n") == 3
+    assert Path("pipe").is_fifo() and [path.name for path in Path().iterdir()] == ["pipe"]
+
+
+def test_ctrl_c_keeps_what_was_found(few_parts, selftest):
+    seen = []
+
+    def stopped():
+        seen.append(Path("minicait-selftest.txt").read_text())  # all that a crash would leave
+        raise KeyboardInterrupt
+
+    few_parts[1].work = stopped
+    code, said, file = selftest()
+    assert code == 130 and "what was run until then agrees" in said and "bug report: minicait-selftest.txt" in said
+    assert "  ok: well\n  a line\n" in seen[0] and found(seen[0], "two") == "not run: it began and did not end"
+    assert found(file, "one") == "ok: well" and "  a line\n" in file
+    assert found(file, "two") == found(file, "three") == "not run: stopped" and found(seen[0], "three") == "not run"
+
+
+def test_a_disk_that_is_full_in_the_end_is_told_after_the_table(few_parts, capsys, monkeypatch):
+    def full(path, text):
+        if few_parts[0].has_run:
+            raise ValueError(f"--out {path} cannot be written: No space left on device")
+
+    monkeypatch.setattr(command, "write", full)
+    assert main(["selftest"]) == 2
+    said = capsys.readouterr()
+    assert "ok: well" in said.out and said.err.endswith("No space left on device\n")
+
+
+@pytest.mark.parametrize("columns, width", [("40", 72), ("90", 90), ("200", 120)])
+def test_the_table_is_as_wide_as_the_terminal(columns, width, few_parts, selftest, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    _, said, file = selftest()
+    assert f"\n{'-' * width}\n" in said and f"\n{'-' * 100}\n" in file
+    assert max(map(len, said.split("\n\n")[1].splitlines())) <= width
+
+
+def test_which_device(monkeypatch, capsys):
+    assert main(["selftest", "--gpu", "--device", "cpu"]) == 2
+    assert "choose one of --gpu and --device cpu" in capsys.readouterr().err
+    assert main(["selftest", "--device", "gpu"]) == 2
+    assert "unknown device 'gpu'" in capsys.readouterr().err
+    monkeypatch.setattr(cuda, "number_of", lambda name: 1)
+    assert options.device_named("cuda:1") == command._device(argparse.Namespace(gpu=True, device="cuda:1")) == "cuda:1"
+    names = [part.name for part in parts("cuda:1")]
+    assert "training, fp16" in names and "speed, training, fp16" in names
+    assert [part.name for part in parts("cpu")].count("speed, training") == 1
+
+
+def test_help_names_the_exit_codes(capsys):
+    with pytest.raises(SystemExit):
+        main(["selftest", "--help"])
+    assert re.findall(r"^  (\d+) ", capsys.readouterr().out, re.MULTILINE) == ["0", "1", "2", "130"]
 
 
 def test_speed_beside_pytorch_and_without(monkeypatch):
@@ -125,6 +215,10 @@ def test_speed_beside_pytorch_and_without(monkeypatch):
         monkeypatch.setattr(speed, "measure", measure)
         return speed.measured("cpu", "train").result
 
+    jobs: list[Job] = []
+    monkeypatch.setattr(speed, "measure", lambda job, names, rounds: jobs.append(job) or measure(job, names, rounds))
+    speed.measured("cuda:1", "train", "fp16")
+    assert (jobs[0].device, jobs[0].precision) == ("cuda:1", "fp16")
     assert result(True, measure) == "8.0 images/s, 100 MB; PyTorch 8.0 images/s, 100 MB"
     assert result(False, measure) == f"8.0 images/s, 100 MB; {speed.INSTALL}"
     assert result(True, measure_without_timm) == "8.0 images/s, 100 MB; timm cannot be measured: no CUDA"
@@ -144,11 +238,13 @@ def test_the_file_does_not_tell_whose_it_is(monkeypatch):
         assert without_names(text) == want
 
 
-def test_the_machine_is_told_without_names():
+def test_the_machine_is_told_without_names(monkeypatch):
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
     finding = machine.look("cpu")
     told = dict(re.split(r": +", line, maxsplit=1) for line in finding.lines)
     assert told["numpy"] == np.__version__ and told["tested on"] == "cpu" and "CPUs" in told["CPU"]
     assert "/" not in told["BLAS"] and machine.version(12090) == "12.9"
+    assert told["NVIDIA_TF32_OVERRIDE"] == "0" and machine.version(0) == "none"
 
 
 def test_roundings():

@@ -43,6 +43,11 @@ class Job:
     threads: int
     micro_batch: int | None = None  # of training; None is what suits the model
     device: str = "cpu"
+    precision: str = "fp32"  # or, on a GPU, "tf32" or "fp16"
+
+    def __post_init__(self) -> None:
+        if self.device == "cpu" and self.precision != "fp32":
+            raise ValueError(f"--precision {self.precision} is for GPUs; a CPU is fastest with fp32")
 
     def gigaflop(self) -> float:
         """Of the products of matrices in one step; a multiply-add counts as two."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -12,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+import autograd as ag
 from autograd import cuda
 from autograd.backend import to_device
 
@@ -23,6 +26,7 @@ KEPT_ALIVE: list[Any] = []
 
 
 def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever began this ends it
     name, job = sys.argv[1], json.loads(sys.argv[2])
     step: Callable[[], Any] | None = None
     for line in sys.stdin:
@@ -39,6 +43,8 @@ def main() -> None:
                 answer = peak(name, job["device"])
         except (ImportError, ValueError, MemoryError, cuda.DeviceError) as error:
             answer = f"{name} cannot be measured: {error or 'out of memory'}"
+        except Exception as error:
+            answer = f"{name} cannot be measured: {traceback.format_exception_only(error)[-1].splitlines()[0]}"
         print(json.dumps(answer), flush=True)
 
 
@@ -65,26 +71,39 @@ def minicait_step(
     threads: int,
     micro_batch: int | None = None,
     device: str = "cpu",
+    precision: str = "fp32",
     processes: bool | None = None,
 ) -> Callable[[], Any]:
     from .. import create_model
 
     net = create_model(model, CLASSES, drop_path_rate=0.0).to(device)
-    return own_step(net, batch, work, threads, micro_batch, processes)
+    return own_step(net, batch, work, threads, micro_batch, processes, precision)
 
 
 def own_step(
-    net: CaiT, batch: int, work: str, threads: int, micro_batch: int | None = None, processes: bool | None = None
+    net: CaiT,
+    batch: int,
+    work: str,
+    threads: int,
+    micro_batch: int | None = None,
+    processes: bool | None = None,
+    precision: str = "fp32",
 ) -> Callable[[], Any]:
     """Where the model is. A step ends when a GPU has done all of it, the optimiser's part as well."""
     from ..train import Trainer, predict
+    from ..train.recipe import PRODUCTS
 
     images, labels = data(net.config["img_size"][0], batch)
     images = to_device(images, net.pos_embed.device)
     if work == "predict":
         net.eval()
-        return lambda: predict(net, images, threads)
-    trainer = Trainer(net, threads=threads, micro_batch=micro_batch, processes=processes)
+
+        def prediction() -> None:
+            with ag.autocast(PRODUCTS[precision]):
+                predict(net, images, threads)
+
+        return prediction
+    trainer = Trainer(net, threads=threads, micro_batch=micro_batch, processes=processes, precision=precision)
     wait = (lambda: None) if trainer.device == "cpu" else net.pos_embed.data.device.synchronize
     return lambda: (trainer.step(images, labels), wait())
 
@@ -96,6 +115,7 @@ def timm_step(
     threads: int,
     micro_batch: None = None,
     device: str = "cpu",
+    precision: str = "fp32",
     compiled: bool = False,
 ) -> Callable[[], Any]:
     from ..models import preset
@@ -113,6 +133,10 @@ def timm_step(
     net = torch.compile(net) if compiled else net
     images, labels = (torch.from_numpy(array).to(device) for array in data(p.img_size, batch))
 
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    kind, half = device.partition(":")[0], precision == "fp16"
+    narrow = partial(torch.autocast, kind, torch.float16, enabled=half)
+
     def wait() -> None:
         if device != "cpu":
             torch.cuda.synchronize(device)
@@ -122,17 +146,21 @@ def timm_step(
         net.eval()
 
         def predict() -> None:
-            with torch.inference_mode():
+            with torch.inference_mode(), narrow():
                 net(images)
             wait()
 
         return predict
     optimiser = torch.optim.AdamW(net.parameters(), lr=5e-4, weight_decay=0.05)
+    scaler = torch.amp.GradScaler(kind, enabled=half)  # which does nothing if not
 
     def step() -> None:
         optimiser.zero_grad()
-        torch.nn.functional.cross_entropy(net(images), labels).backward()
-        optimiser.step()
+        with narrow():
+            loss = torch.nn.functional.cross_entropy(net(images), labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimiser)
+        scaler.update()
         wait()
 
     return step

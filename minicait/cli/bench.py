@@ -17,6 +17,7 @@ from ..bench.profile import profiled
 from ..bench.worker import SIDES, own_step
 from ..models import create_model, preset
 from ..threads import cpu_count
+from ..train.recipe import PRODUCTS
 from ..train.value_and_grad import default_micro_batch
 from . import options
 
@@ -25,7 +26,7 @@ EXAMPLES = """examples:
   minicait bench --against timm                                   beside PyTorch (pip install -e '.[compare]')
   minicait bench --model cait_tiny_32 --batch 128 --profile       time and memory by operation
   minicait bench --work predict --batch 1 --json
-  minicait bench --device cuda --batch 64                         on a GPU
+  minicait bench --device cuda --batch 64 --precision fp16        on a GPU
 """
 
 
@@ -36,6 +37,8 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--batch", type=int, default=8, metavar="N", help="images (default: %(default)s)")
     parser.add_argument("--work", default="train", choices=WORK, help="(default: %(default)s)")
     parser.add_argument("--device", help="cpu, cuda or cuda:1 (default: cuda if it works, else cpu)")
+    kinds = "in which matrices are multiplied; on a CPU only fp32 (default: %(default)s)"
+    parser.add_argument("--precision", default="fp32", choices=list(PRODUCTS), help=kinds)
     parser.add_argument("--threads", type=int, metavar="N", help="(default: all CPUs this process may use)")
     parser.add_argument("--micro-batch", type=int, metavar="N", help="images in a piece (default: what suits)")
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="steps measured (default: %(default)s)")
@@ -56,7 +59,8 @@ def _bench(args: argparse.Namespace) -> int:
     if args.profile and args.device not in (None, "cpu"):
         raise ValueError("--profile measures on the CPU: a GPU goes on working while the next operation begins")
     device = "cpu" if args.profile else options.device(args)
-    job = Job(args.model, args.batch, args.work, args.threads or cpu_count(), args.micro_batch, device)
+    threads = args.threads or cpu_count()
+    job = Job(args.model, args.batch, args.work, threads, args.micro_batch, device, args.precision)
     if args.profile:
         return _profile(job, args.rounds, args.json)
     sides = measure(job, ["minicait", *([args.against] if args.against else [])], args.rounds)
@@ -65,7 +69,7 @@ def _bench(args: argparse.Namespace) -> int:
         print(json.dumps({**vars(job), "sides": [vars(side) for side in sides], **least, **_ratios(sides)}))
         return 0
     what = "training step" if job.work == "train" else "prediction"
-    where = f"{job.threads} threads" if job.device == "cpu" else job.device
+    where = f"{job.threads} threads" if job.device == "cpu" else f"{job.device}, {job.precision}"
     print(f"{job.model}, batch {job.batch}, {what}, {where}, {args.rounds} rounds, {platform.machine()}")
     print(f"{'':10s} {'least':>9s} {'median':>9s} {'images/s':>9s} {'GFLOP/s':>9s} {'peak memory':>12s}")
     for side in sides:

@@ -55,8 +55,13 @@ def device(args: argparse.Namespace) -> str:
     for name in ("threads", "micro_batch"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
-    if args.device is None:
+    return device_named(args.device)
+
+
+def device_named(name: str | None) -> str:
+    """By default the GPU if it works, else the CPU."""
+    if name is None:
         return "cuda" if cuda.cuda_available() else "cpu"
-    if args.device != "cpu":
-        cuda.number_of(args.device)  # says so if there is no such GPU, before anything is loaded or downloaded
-    return str(args.device)
+    if name != "cpu":
+        cuda.number_of(name)  # says so if there is no such GPU, before anything is loaded or downloaded
+    return name

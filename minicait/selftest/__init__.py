@@ -34,13 +34,15 @@ def parts(device: str, quick: bool = False) -> list[Part]:
         Part("gradients", "every operation's gradient against differences of its value, NumPy", operations.gradients),
         Part("operations", f"{len(CASES)} cases in {dtypes}, value and gradients: {pair}",
              partial(operations.values, device)),
-        Part("kernels", f"softmax and layer norm of rows of {rows}, GELU, AdamW in {dtypes}: {pair}",
+        Part("kernels", f"rows of {rows}, heads, branches, AdamW in {dtypes}: {pair}",
              partial(kernels.values, device)),
         *(Part(f"training, {precision}", f"{training.STEPS} steps of a small CaiT, the same batches: {pair}",
                partial(training.losses_agree, device, precision))
           for precision in (training.PRECISIONS if on_gpu else ("fp32",))),
         Part("memory", "the most that all of the above took", partial(memory.taken, device)),
-        *(Part(f"speed, {name}", f"{speed.MODEL}, batch {speed.batch(device)}",
-               leave_out if quick else partial(speed.measured, device, work))
-          for name, work in (("training", "train"), ("prediction", "predict"))),
+        *(Part(f"speed, {name}", f"{speed.MODEL}, batch {speed.batch(device)}, {precision}",
+               leave_out if quick else partial(speed.measured, device, work, precision))
+          for name, work, precision in (("training", "train", "fp32"),
+                                        *([("training, fp16", "train", "fp16")] if on_gpu else []),
+                                        ("prediction", "predict", "fp32"))),
     ]  # fmt: skip

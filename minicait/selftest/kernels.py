@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from autograd import kernels
-from autograd.backend import Array, device_of, to_device
+from autograd.backend import Array, array_module, device_of, to_device
 from autograd.kernels.attention import mix_heads
 from autograd.kernels.softmax import softmax_of_rows, softmax_of_rows_grad
 
@@ -21,6 +21,9 @@ from .report import Finding
 
 LENGTHS = (1, 31, 32, 127, 129, 300, 1000)
 ROWS = 6
+MANY = 300_000  # values, for which many blocks make a sum each
+HEADS = 3, 33, 2, 24  # images, tokens, heads, and values of each, for products
+TALKING = 1, 196, 4, 48  # the same for attention: an image of cait_xxs24_224
 
 
 def values(device: str) -> Finding:
@@ -28,9 +31,19 @@ def values(device: str) -> Finding:
     for n in LENGTHS:
         runs[f"softmax, rows of {n}"] = partial(_run, _softmax, [(ROWS, n)] * 2)
         runs[f"layer norm, rows of {n}"] = partial(_run, _layer_norm, [(ROWS, n), (ROWS, n), (n,), (n,)])
+        runs[f"cross entropy, rows of {n}"] = partial(_run, _cross_entropy, [(ROWS, n)] * 2)
     runs["mixing heads"] = partial(_run, lambda *arrays: [mix_heads(*arrays)], [(2, 3, 5, 7), (3, 3)])
     runs["GELU"] = partial(_run, _gelu, [(ROWS, 300)])
     runs["AdamW and the average"] = partial(_run, _adamw, [(300,)] * 5)
+    branch = [(4, 3, 40), (4, 3, 40), (2, 3, 130), (40, 130), (40,), (40,)]
+    runs["end of a residual branch"] = partial(_run, _residual, branch)
+    runs["sum of squares"] = partial(_run, lambda x: [kernels.squares(x).sum(keepdims=True)], [(MANY,)])
+    images, tokens, heads, size = HEADS
+    products = [(images, tokens, 3, heads, size), (images, heads, tokens, tokens)]
+    runs["products of heads"] = partial(_run, _products, products)
+    images, tokens, heads, size = TALKING
+    attention = [(images, tokens, 3 * heads * size), *[(heads, heads), (heads,)] * 2, (images, tokens, heads * size)]
+    runs["talking-heads attention"] = partial(_run, _talking_heads, attention)
     return compared(runs, device)
 
 
@@ -50,6 +63,37 @@ def _softmax(x: Array, g: Array) -> Sequence[Array]:
 def _layer_norm(x: Array, g: Array, weight: Array, bias: Array) -> Sequence[Array]:
     y, x_hat, rstd = kernels.layer_norm(x, weight, bias, 1e-3)
     return y, *kernels.layer_norm_grad(g, x_hat, rstd, weight)
+
+
+def _cross_entropy(x: Array, weights: Array) -> Sequence[Array]:
+    """Of classes by number, and of weights of all classes."""
+    classes = to_device(np.arange(ROWS) % x.shape[-1], device_of(x))
+    results = (kernels.cross_entropy(x, targets, 0.1, with_slope=True) for targets in (classes, weights * weights))
+    return [array for pair in results for array in pair if array is not None]
+
+
+def _residual(x: Array, g: Array, h: Array, weight: Array, bias: Array, scale: Array) -> Sequence[Array]:
+    """For two samples of four."""
+    rows = to_device(np.array([3, 0]), device_of(x))
+    y = kernels.linear_residual(x, h, weight, bias, scale, 1.25, rows)
+    return y, *kernels.linear_residual_grad(g, h, weight, weight, bias, scale, 1.25, rows, [True] * 4)
+
+
+def _products(qkv: Array, maps: Array) -> Sequence[Array]:
+    """Of matrices whose rows are parts of longer rows, into some that are, too."""
+    q, k, v = qkv.transpose(2, 0, 3, 1, 4)
+    room = array_module(qkv).empty(qkv.shape, qkv.dtype).transpose(2, 0, 3, 1, 4)
+    scores = kernels.product(q, k.swapaxes(-1, -2), scale=0.2)
+    return scores, kernels.product(maps, v, out=room[0]), kernels.product(maps.swapaxes(-1, -2), v, out=room[2])
+
+
+def _talking_heads(
+    qkv: Array, weight_l: Array, bias_l: Array, weight_w: Array, bias_w: Array, g: Array
+) -> Sequence[Array]:
+    """Without the gradient of weight_l: of many tokens that is a long sum which all but cancels, so it says little."""
+    y, maps, _ = kernels.talking_heads(qkv, weight_l, bias_l, weight_w, bias_w)
+    dqkv, _, _, dweight_w, dbias_w = kernels.talking_heads_grad(g, qkv, maps, weight_l, weight_w, bias_w)
+    return y, dqkv, dweight_w, dbias_w
 
 
 def _gelu(x: Array) -> Sequence[Array]:

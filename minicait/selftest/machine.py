@@ -19,7 +19,10 @@ from ..threads import cpu_count
 from .report import OK, Finding
 
 PACKAGES = ("numpy", "pillow", "safetensors", "threadpoolctl", "cupy-cuda12x", "cupy-cuda13x", "cupy", "torch", "timm")
-SETTINGS = ("CUDA_VISIBLE_DEVICES", "CUPY_ACCELERATORS", "CUPY_TF32", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+SETTINGS = (
+    "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUPY_ACCELERATORS", "CUPY_TF32", "NVIDIA_TF32_OVERRIDE",
+    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
+)  # fmt: skip
 
 
 def look(device: str) -> Finding:
@@ -30,6 +33,7 @@ def look(device: str) -> Finding:
         "CPU": f"{cpu_name()}, {cpu_count()} of {os.cpu_count()} CPUs",
         "BLAS": blas(),
         **{package: version for package in PACKAGES if (version := installed(package))},
+        **nvidia_wheels(),
         **{name: os.environ[name] for name in SETTINGS if name in os.environ},
     }
     short = f"{facts['CPU']}; Python {platform.python_version()}, NumPy {np.__version__} with {facts['BLAS']}; "
@@ -74,9 +78,15 @@ def installed(package: str) -> str | None:
         return None
 
 
+def nvidia_wheels() -> dict[str, str]:
+    """CUDA's libraries, where pip installed them."""
+    found = {str(wheel.metadata["Name"]).lower(): wheel.version for wheel in metadata.distributions()}
+    return {name: found[name] for name in sorted(found) if name.startswith("nvidia-")}
+
+
 def version(number: int) -> str:
-    """As CUDA counts: 12090 is 12.9."""
-    return f"{number // 1000}.{number % 1000 // 10}"
+    """As CUDA counts: 12090 is 12.9, and 0 is the driver's where there is none."""
+    return "none" if number == 0 else f"{number // 1000}.{number % 1000 // 10}"
 
 
 def gpu_names() -> str:
@@ -90,8 +100,17 @@ def gpu_names() -> str:
     return "; ".join(found) or "none"
 
 
+def cublas_version() -> str:
+    """The number that it gives itself, such as 120905."""
+    library = cuda.cublas()
+    if not hasattr(library, "getVersion"):
+        return "cannot be asked"
+    return str(library.getVersion(cuda.cublas_handle()))
+
+
 CUDA: dict[str, Callable[[], str]] = {
     "CUDA runtime": lambda: version(cuda.module().cuda.runtime.runtimeGetVersion()),
     "CUDA of the driver": lambda: version(cuda.module().cuda.runtime.driverGetVersion()),
     "NVRTC": lambda: "{}.{}".format(*cuda.module().cuda.nvrtc.getVersion()),
+    "cuBLAS": cublas_version,
 }

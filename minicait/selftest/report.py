@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import getpass
+import os
 import re
 import textwrap
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
 OK, DIFFERS, FAILED, NOT_RUN = "ok", "differs", "failed", "not run"
-NAME, WHAT, RESULT = 20, 36, 42  # columns of the table, 100 with what is between them
+NAME, WIDTH = 20, 100  # of the first column, and of the table in the file
 HOMES = re.compile(r"(?:[a-z]:)?[/\\]+(?:home|users)[/\\]+[^/\\\s'\"]+", re.IGNORECASE)  # on Linux, Windows and macOS
 
 
@@ -37,16 +37,18 @@ class Part:
     work: Callable[[], Finding]
     finding: Finding = field(default=Finding(NOT_RUN, ""), init=False)
     seconds: float = field(default=0.0, init=False)
+    has_run: bool = field(default=False, init=False)
 
     def run(self) -> None:
         """An error in it is something found, too."""
         before = time.perf_counter()
         try:
-            self.finding = self.work()
+            finding = self.work()
+            self.finding = finding._replace(lines=list(finding.lines))  # which are written more than once
         except Exception as error:
             first = (str(error) or "no message").splitlines()[0]
             self.finding = Finding(FAILED, f"{type(error).__name__}: {first}", traceback.format_exc().splitlines())
-        self.seconds = time.perf_counter() - before
+        self.seconds, self.has_run = time.perf_counter() - before, True
 
     @property
     def is_wrong(self) -> bool:
@@ -58,14 +60,15 @@ class Part:
         return f"{self.finding.verdict}: {self.finding.result}" if self.finding.result else self.finding.verdict
 
 
-def table(parts: Iterable[Part]) -> str:
-    rows = [_row("part", "what was done", "result"), "-" * (NAME + WHAT + RESULT + 2)]
-    return "\n".join([*rows, *(_row(part.name, part.what, part.found) for part in parts)])
+def table(parts: Iterable[Part], width: int = WIDTH) -> str:
+    what = (width - NAME - 2) * 6 // 13  # what was done takes somewhat less room than the result
+    widths = NAME, what, width - NAME - 2 - what
+    rows = [_row(widths, "part", "what was done", "result"), "-" * width]
+    return "\n".join([*rows, *(_row(widths, part.name, part.what, part.found) for part in parts)])
 
 
-def _row(*cells: str) -> str:
+def _row(widths: tuple[int, ...], *cells: str) -> str:
     """Cells that are too long go on below."""
-    widths = NAME, WHAT, RESULT
     columns = [textwrap.wrap(cell, width) or [""] for cell, width in zip(cells, widths, strict=True)]
     lines = []
     for i in range(max(map(len, columns))):
@@ -94,21 +97,34 @@ def without_names(text: str) -> str:
     return re.sub(rf"(?<=[/\\]){re.escape(user)}(?=[/\\])", "USER", HOMES.sub("~", text))
 
 
-@contextmanager
-def opened(path: Path) -> Iterator[TextIO]:
-    """A file to write to, under a temporary name until all is written. What is wrong with it is told at once."""
+def check_out(path: Path) -> None:
+    """What is wrong with the name of a file is told before any work is done."""
+    if str(path) == "-":
+        raise ValueError("--out - : the table is printed anyway; give the name of a file")
     if path.is_dir():
         raise ValueError(f"--out {path} is a folder: give the name of a file")
     if not path.parent.is_dir():
         raise ValueError(f"--out {path}: there is no folder {path.parent}")
-    unfinished = path.with_name(f".{path.name}.tmp")
+
+
+def is_stream(path: Path) -> bool:
+    """A device or a pipe, which takes a text once, and is not to be replaced by a file."""
+    return path.exists() and not path.is_file()
+
+
+def write(path: Path, text: str) -> None:
+    """Under a temporary name until all is written, so that a crash leaves what was there; where a link leads to."""
     try:
-        file = unfinished.open("w", encoding="utf-8")
+        if is_stream(path):
+            with path.open("w", encoding="utf-8") as file:
+                file.write(text)
+            return
+        path = Path(os.path.realpath(path))
+        unfinished = path.with_name(f".{path.name}.tmp")
+        try:
+            unfinished.write_text(text, encoding="utf-8")
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
     except OSError as error:
         raise ValueError(f"--out {path} cannot be written: {error.strerror}") from error
-    try:
-        with file:
-            yield file
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)

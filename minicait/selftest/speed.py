@@ -9,7 +9,6 @@ from ..threads import cpu_count
 from .report import OK, Finding
 
 MODEL = "cait_xxs24_224"
-ROUNDS = {"cpu": 3, "cuda": 10}
 INSTALL = "PyTorch and timm are not installed: pip install -e '.[compare]'"
 
 
@@ -17,9 +16,9 @@ def batch(device: str) -> int:
     return 4 if device == "cpu" else 16
 
 
-def measured(device: str, work: str) -> Finding:
-    job = Job(MODEL, batch(device), work, cpu_count(), device=device)
-    rounds = ROUNDS[device]
+def measured(device: str, work: str, precision: str = "fp32") -> Finding:
+    job = Job(MODEL, batch(device), work, cpu_count(), device=device, precision=precision)
+    rounds = 3 if device == "cpu" else 10
     beside = INSTALL
     sides: list[Measured] = []
     if find_spec("torch") is not None and find_spec("timm") is not None:

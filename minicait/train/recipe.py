@@ -11,14 +11,13 @@ from typing import Any
 
 from ..data.transforms import Augmentation
 
+PRODUCTS = {"fp32": "as given", "tf32": "tf32", "fp16": "float16"}  # precisions, as `autograd.autocast` knows them
+
 _LEAST = {
     "epochs": 1, "batch_size": 1, "accumulate": 1, "seed": 0, "lr": 0, "warmup_epochs": 0, "warmup_lr": 0, "min_lr": 0,
     "weight_decay": 0, "mixup": 0, "cutmix": 0, "temperature": 1e-6, "clip_norm": 1e-12, "repeats": 1,
     "crop_ratio": 0.01,
 }  # fmt: skip
-
-
-PRODUCTS = {"fp32": "as given", "tf32": "tf32", "fp16": "float16"}  # precisions, as `autocast` calls them
 
 
 @dataclass(frozen=True)

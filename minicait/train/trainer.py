@@ -133,7 +133,8 @@ class Trainer:
     @contextmanager
     def _as_in(self, batch: int) -> Iterator[None]:
         """With the random masks of a batch, by its number from 0, and products in the precision of the recipe."""
-        with random.using(Stream(self.recipe.seed, "train", step=batch)), ag.autocast(PRODUCTS[self.recipe.precision]):
+        products = PRODUCTS[self.recipe.precision]
+        with random.using(Stream(self.recipe.seed, "train", step=batch)), ag.autocast(products):
             yield
 
     def _workers(self) -> Workers | None:
