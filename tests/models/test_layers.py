@@ -1,5 +1,7 @@
 """Modules and layers: names, state, modes, and the equalities that their docstrings claim."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -138,6 +140,47 @@ def test_attention_layers_have_right_gradients():
             return layer.forward(x)
 
         ag.check_grads(call, [RNG.standard_normal((2, 4, 6)), *arrays], directions=1)
+
+
+def drawn(layer, seed=0):
+    """A layer with weights that are not small, and each of its linear layers as a function of NumPy."""
+    rng = np.random.default_rng(seed)
+    for p in layer.parameters():
+        p.data = rng.normal(0, 0.4, p.shape)
+    parts = {name: part for name, part in vars(layer).items() if isinstance(part, nn.Linear)}
+    return {name: lambda x, p=part: x @ p.weight.numpy().T + p.bias.numpy() for name, part in parts.items()}
+
+
+def attend(q, k, v, heads):
+    """One image: softmax(q k^T / sqrt(d/h)) v, head by head."""
+    results = []
+    for a, b, c in zip(*(np.split(x, heads, axis=1) for x in (q, k, v)), strict=True):
+        scores = np.exp(a @ b.T / np.sqrt(a.shape[1]))
+        results.append(scores / scores.sum(1, keepdims=True) @ c)
+    return np.concatenate(results, axis=1)
+
+
+def test_self_attention_by_hand():
+    layer, z = nn.MultiHeadAttention(8, 2), np.random.default_rng(1).standard_normal((5, 8))
+    linear = drawn(layer)
+    want = linear["proj"](attend(*np.split(linear["qkv"](z), 3, axis=1), 2))
+    np.testing.assert_allclose(layer(z[None]).numpy()[0], want, rtol=1e-12)
+
+
+def test_class_attention_by_hand():
+    """Equations 5 to 9."""
+    layer, z = nn.ClassAttention(8, 2), np.random.default_rng(1).standard_normal((5, 8))
+    linear = drawn(layer)
+    want = linear["proj"](attend(linear["q"](z[:1]), linear["k"](z), linear["v"](z), 2))
+    np.testing.assert_allclose(layer(ag.Tensor(z[None])).numpy()[0], want, rtol=1e-12)
+
+
+def test_feed_forward_by_hand():
+    layer, x = nn.Mlp(6, 24), np.random.default_rng(1).standard_normal((5, 6))
+    linear = drawn(layer)
+    inner = linear["fc1"](x)
+    bent = inner * 0.5 * (1 + np.vectorize(math.erf)(inner / math.sqrt(2)))
+    np.testing.assert_allclose(layer(x).numpy(), linear["fc2"](bent), rtol=1e-10)
 
 
 def test_class_attention_looks_from_the_class_token_only():
