@@ -24,6 +24,8 @@ def load_model(
 
     For another image size, the positions are resized. For other classes, the head starts anew.
     """
+    if img_size is not None and img_size < 1:
+        raise ValueError(f"the image size must be at least 1, got {img_size}")
     file, info = open_trained(weights)
     changes: dict[str, Any] = {} if img_size is None else {"img_size": [img_size] * 2}
     if classes is not None:

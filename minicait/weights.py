@@ -183,6 +183,8 @@ def _grid(config: dict[str, Any]) -> tuple[int, int]:
 
 def _open_safetensors(path: Path) -> WeightFile:
     file = open_tensors(path)
+    if "minicait_checkpoint" in file.metadata:
+        raise ValueError(f"{path.name}: this is the checkpoint of a run; its weights are in weights/best.safetensors")
     try:
         info = _info(file.metadata["minicait"]) if "minicait" in file.metadata else None
     except (ValueError, TypeError, AttributeError, RecursionError) as error:

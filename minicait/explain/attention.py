@@ -13,7 +13,7 @@ from autograd.kernels import softmax
 from ..data.picture import denormalise
 from ..models.cait import CaiT
 from ..nn.record import record
-from .colours import coloured, stretched
+from .colours import SCALE, coloured, stretched
 
 SIDE, GAP, CAPTION = 160, 8, 18  # of the pictures on a sheet
 
@@ -62,7 +62,7 @@ def _image(pixels: np.ndarray) -> Image.Image:
     return Image.fromarray(values).resize((SIDE, SIDE), Image.Resampling.NEAREST if small else Image.Resampling.LANCZOS)
 
 
-def over(image: Image.Image, heat: np.ndarray, opacity: float = 0.6) -> Image.Image:
+def over(image: Image.Image, heat: np.ndarray, opacity: float = 0.6, scale: np.ndarray = SCALE) -> Image.Image:
     """The map in colours, half transparent over a grey image."""
-    layer = Image.fromarray(coloured(heat)).resize(image.size, Image.Resampling.BICUBIC)
+    layer = Image.fromarray(coloured(heat, scale)).resize(image.size, Image.Resampling.BICUBIC)
     return Image.blend(image.convert("L").convert("RGB"), layer, opacity)

@@ -53,16 +53,17 @@ def layer_label(name: str) -> str:
 def _marks(labels: Sequence[str], series: Mapping[str, Sequence[float]], bars: bool) -> list[Mark]:
     across, down = (WIDTH - LEFT - RIGHT) / len(labels), HEIGHT - TOP - BOTTOM
     known = [value for values in series.values() for value in values if value > 0] or [1.0]
-    low, top = (0.0 if bars else min(known)), max(known)
+    ticks = [0.0, max(known) / 2, max(known)] if bars else _powers_of_ten(min(known), max(known))
+    low, top = ticks[0], ticks[-1]
 
     def y(value: float) -> float:
         if bars:
             return TOP + down * (1 - value / top)
-        part = math.log(max(value, low) / low) / (math.log(top / low) or 1)
+        part = math.log(max(value, low) / low) / math.log(top / low)
         return TOP + down * (1 - part)
 
     marks = []
-    for value in (low, top / 2 if bars else math.sqrt(low * top), top):
+    for value in ticks:
         marks.append(Mark("rule", (LEFT, y(value), WIDTH - RIGHT, y(value))))
         marks.append(Mark("text", (LEFT - 8, y(value) + 4, 1), text=f"{value:.3g}"))
     for i, label in enumerate(labels):
@@ -81,6 +82,14 @@ def _marks(labels: Sequence[str], series: Mapping[str, Sequence[float]], bars: b
             marks.append(Mark("bar" if bars else "dot", place, s, says))
         marks.append(Mark("text", (LEFT + 130 * s, 20, 0), s + 1, name))
     return marks
+
+
+def _powers_of_ten(low: float, high: float, most: int = 6) -> list[float]:
+    """From one not above `low` to another not below `high`, in as many even steps as there is room for."""
+    first = math.floor(math.log10(low))
+    last = max(math.ceil(math.log10(high)), first + 1)
+    step = -(-(last - first) // most)
+    return [10.0**power for power in range(first, last + step, step)]
 
 
 def as_svg(chart: Chart) -> Svg:

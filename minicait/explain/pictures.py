@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from .attention import over, saliency
 from .charts import as_picture, charts
-from .colours import coloured, stretched
+from .colours import SCALE, SIGNED, around_zero, coloured, stretched
 from .inside import Inside
 
 LEAST, TILE, GAP, CAPTION = 224, 112, 6, 18  # pixels: the side of a picture, that of one in a sheet, and around it
@@ -44,15 +44,23 @@ def pictures(inside: Inside) -> Iterator[tuple[str, Image.Image]]:
         both = np.concatenate([inside.before, inside.after], axis=1)[:, :, inside.start]
         maps = both.reshape(*both.shape[:2], *inside.grid)
         names = [f"layer {i + 1}" for i in range(len(maps))]
-        yield "self-attention", _sheet(inside, titles, names, list(maps), inside.start)
+        yield "self-attention", _sheet(inside, titles, names, list(maps), inside.start, signed=heads)
     for name, chart in zip(("layer-scale", "residual-ratio"), charts(inside), strict=True):
         yield name, as_picture(chart)
 
 
 def _sheet(
-    inside: Inside, titles: Sequence[str], names: Sequence[str], rows: Sequence[Sequence[np.ndarray]], patch: int = -1
+    inside: Inside,
+    titles: Sequence[str],
+    names: Sequence[str],
+    rows: Sequence[Sequence[np.ndarray]],
+    patch: int = -1,
+    signed: int | None = None,
 ) -> Image.Image:
-    """Maps over the image, a row for each layer; where there is a chosen patch, with a frame around it."""
+    """Maps over the image, a row for each layer; where there is a chosen patch, with a frame around it.
+
+    From column `signed` on, numbers have signs, and 0 is white.
+    """
     image = as_shown(inside)
     image = image.resize((TILE * image.width // image.height, TILE))
     width, left = image.width + GAP, 60
@@ -65,9 +73,11 @@ def _sheet(
         draw.text((4, top + TILE // 2 - 8), name, "black", font)
         for column, values in enumerate(maps):
             corner = (left + column * width, top)
-            sheet.paste(over(image, stretched(values)), corner)
+            has_signs = signed is not None and column >= signed
+            heat, scale = (around_zero(values), SIGNED) if has_signs else (stretched(values), SCALE)
+            sheet.paste(over(image, heat, scale=scale), corner)
             if patch >= 0:
                 high, wide = TILE / inside.grid[0], image.width / inside.grid[1]
                 x, y = corner[0] + patch % inside.grid[1] * wide, top + patch // inside.grid[1] * high
-                draw.rectangle((x, y, x + wide, y + high), outline="white")
+                draw.rectangle((x, y, x + wide, y + high), outline="black" if has_signs else "white")
     return sheet

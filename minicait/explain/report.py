@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image
 
 from .charts import as_svg, charts, layer_label
-from .colours import SCALE
+from .colours import SCALE, SIGNED
 from .inside import Inside
 from .packing import Packed, pack
 from .pictures import saliency_picture
@@ -40,7 +40,8 @@ def report(inside: Inside, title: str, graph: str) -> str:
         "rows": rows,
         "columns": columns,
         "depth": max(1, len(packed.layers)),
-        "scale": f"linear-gradient(90deg, {', '.join('rgb({:g} {:g} {:g})'.format(*c) for c in SCALE)})",
+        "scale": _gradient(SCALE),
+        "signed": _gradient(SIGNED),
         "sharpness": "pixelated" if inside.image.shape[0] < 128 else "auto",
         "image": _data_url(Image.fromarray(inside.image), "PNG" if inside.image.shape[0] < 128 else "JPEG"),
         "predictions": "\n".join(_predictions(inside)),
@@ -84,6 +85,10 @@ def _fill(text: str, parts: dict[str, Any]) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda found: str(parts[found[1]]), text)
 
 
+def _gradient(scale: np.ndarray) -> str:
+    return f"linear-gradient(90deg, {', '.join('rgb({:g} {:g} {:g})'.format(*c) for c in scale)})"
+
+
 def _numbers(inside: Inside, packed: Packed) -> dict[str, Any]:
     """What the scripts need."""
     rows, columns = inside.grid
@@ -94,6 +99,7 @@ def _numbers(inside: Inside, packed: Packed) -> dict[str, Any]:
         "heads": heads,
         "start": inside.start,
         "scale": SCALE.astype(int).tolist(),
+        "signed": SIGNED.astype(int).tolist(),
         "class_attention": rounded(inside.class_attention.reshape(layers, heads, -1)),
         "layers": packed.layers,
         "steps": packed.steps,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Mapping, Sequence
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -14,16 +15,18 @@ from autograd.svg import Svg
 
 from ..data.picture import denormalise
 
-WIDTH, HEIGHT, LEFT, TOP = 420, 260, 52, 34
+WIDTH, HEIGHT, LEFT, TOP, EDGE = 420, 260, 64, 34, 16
 COLOURS = ("#2b6cb0", "#dd6b20", "#2f855a", "#b83280", "#6b46c1", "#718096")
 
 
 def curves(panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]) -> Svg:
-    """One panel per title, one line per name, from (x, y) points."""
+    """One panel per title, one line per name, from (x, y) points. Where a page is narrow, all of it is smaller."""
+    name = ", ".join(filter(None, panels)) or "curves"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH * len(panels)}" height="{HEIGHT}" '
         f'viewBox="0 0 {WIDTH * len(panels)} {HEIGHT}" '
-        'font-family="sans-serif" font-size="12" fill="#333">',
+        'style="max-width:100%;height:auto" role="img" font-family="sans-serif" font-size="12" fill="#333">',
+        f"<title>{escape(name)}</title>",
         '<rect width="100%" height="100%" fill="white"/>',
     ]
     for i, (title, lines) in enumerate(panels.items()):
@@ -34,17 +37,17 @@ def curves(panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]) ->
 def _panel(title: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> list[str]:
     points = [point for line in lines.values() for point in line] or [(0.0, 0.0)]
     (x0, y0), (x1, y1) = ([f(values) for values in zip(*points, strict=True)] for f in (min, max))
-    across, down = WIDTH - LEFT - 16, HEIGHT - TOP - 34
+    across, down = WIDTH - LEFT - EDGE, HEIGHT - TOP - 34
 
     def place(x: float, y: float) -> tuple[float, float]:
         return LEFT + across * (x - x0) / ((x1 - x0) or 1), TOP + down * (1 - (y - y0) / ((y1 - y0) or 1))
 
-    parts = [f'<text x="{LEFT}" y="20" font-weight="bold">{title}</text>']
+    parts = [f'<text x="{EDGE}" y="20" font-weight="bold">{escape(title)}</text>']
     for value in (y0, (y0 + y1) / 2, y1):
         y = place(x0, value)[1]
         said = 0.0 if abs(value) < 1e-3 * (y1 - y0) else value
         parts.append(f'<line x1="{LEFT}" x2="{LEFT + across}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{said:.3g}</text>')
+        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_label(said)}</text>')
     for value in (x0, x1):
         x = place(value, y0)[0]
         parts.append(f'<text x="{x:.1f}" y="{TOP + down + 18}" text-anchor="middle">{value:g}</text>')
@@ -55,9 +58,15 @@ def _panel(title: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> li
             x, y = place(*line[-1])
             parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>')
     for i, (colour, name) in enumerate(zip(COLOURS, lines, strict=False)):
-        x = LEFT + 110 + (90 if len(lines) < 4 else 250 / len(lines)) * i
-        parts.append(f'<text x="{x:.0f}" y="20" fill="{colour}">{name}</text>')
+        x = 162 + (90 if len(lines) < 4 else 250 / len(lines)) * i
+        parts.append(f'<text x="{x:.0f}" y="20" fill="{colour}">{escape(name)}</text>')
     return parts
+
+
+def _label(value: float) -> str:
+    """In so few digits that there is room for it beside the axis."""
+    said = f"{value:.3g}"
+    return said if len(said) <= 6 else f"{value:.2g}"
 
 
 def batch_picture(images: np.ndarray, columns: int = 8, least_side: int = 64) -> Image.Image:

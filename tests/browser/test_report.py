@@ -1,5 +1,8 @@
 """The report as a person uses it: in a browser, with the mouse and with the keyboard."""
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -19,6 +22,9 @@ return [...copy.getImageData(0, 0, 4, 4).data];
 @pytest.fixture(scope="module")
 def inside():
     model = CaiT(num_classes=7, img_size=32, patch_size=8, dim=32, heads=2, depth=3, layer_scale=0.5, seed=1)
+    for name, parameter in model.named_parameters():
+        if name.endswith("attn.qkv.weight"):  # or every patch would look at all others alike
+            parameter.data *= 8
     return model, look(model, Shapes(1, 32)[0][0], ["a < b", "c & d", "e", "f", "g", "h", "i"])
 
 
@@ -57,16 +63,50 @@ FIRST = "[data-kind=class][data-layer='0'][data-head='0']"
 
 
 def test_maps_have_the_colours_of_the_numbers(page, inside):
-    from minicait.explain.colours import coloured, stretched
+    from minicait.explain.colours import SIGNED, around_zero, coloured, stretched
 
     _, seen = inside
     drawn = np.reshape(page.run(PIXELS, FIRST), (4, 4, 4))
     np.testing.assert_allclose(drawn[..., :3], coloured(stretched(seen.class_attention[0, 0])), atol=3)
     drawn = np.reshape(page.run(PIXELS, "[data-head=mean][data-layer='1']"), (4, 4, 4))
     np.testing.assert_allclose(drawn[..., :3], coloured(stretched(seen.class_attention[1].mean(axis=0))), atol=3)
-    for selector, maps in ((BEFORE, seen.before), (AFTER, seen.after)):
-        drawn = np.reshape(page.run(PIXELS, selector), (4, 4, 4))[..., :3]
-        np.testing.assert_allclose(drawn, coloured(stretched(maps[0, 0, seen.start].reshape(4, 4))), atol=6)
+    before, after = (maps[0, 0, seen.start].reshape(4, 4) for maps in (seen.before, seen.after))
+    drawn = np.reshape(page.run(PIXELS, BEFORE), (4, 4, 4))[..., :3]
+    np.testing.assert_allclose(drawn, coloured(stretched(before)), atol=6)
+    drawn = np.reshape(page.run(PIXELS, AFTER), (4, 4, 4))[..., :3]
+    np.testing.assert_allclose(drawn, coloured(around_zero(after), SIGNED), atol=6)
+
+
+@pytest.fixture
+def other_page(browser, inside, tmp_path):
+    """Mixing turns the first head round in the first layer, and makes it 0 in the second; one map is nearly even."""
+    model, seen = inside
+    mixing, maps = seen.mixing.copy(), seen.class_attention.copy()
+    mixing[:2, 0] = [-1, 0, 0], [0, 0, 0]
+    maps[0, :2] = 1 + np.arange(16).reshape(4, 4) / 200
+    maps[0, 1, 3, 3] = 1.2
+    other = replace(seen, mixing=mixing, class_attention=maps)
+    browser.open(write_report(other, tmp_path / "other.html", "shape.png", block_graph(model))[0])
+    browser.wait("'ready' in document.body.dataset")
+    return browser
+
+
+def test_after_mixing_signs_are_told(other_page, inside):
+    """What is farthest from zero may be negative: it is told, and blue; zero is white."""
+    _, seen = inside
+    before = seen.before[0, 0, seen.start]
+    found = re.search(r"zero at row (\d), column (\d) \(\N{MINUS SIGN}([\d.]+)\)\.$", text(other_page, "#chosen"))
+    patch = 4 * (int(found[1]) - 1) + int(found[2]) - 1
+    assert patch == before.argmax() and float(found[3]) == pytest.approx(before.max(), rel=0.02)
+    assert other_page.run(PIXELS, AFTER)[4 * patch :][:3] == [5, 60, 130]
+    other_page.run("document.querySelector('#layer').focus()")
+    press(other_page, "ARROW_RIGHT")
+    assert other_page.run(PIXELS, AFTER) == [248, 248, 248, 255] * 16
+
+
+def test_an_even_map_says_so(other_page):
+    assert text(other_page, f"{FIRST} .range") == "1 to 1.07, nearly even"
+    assert text(other_page, "[data-kind=class][data-layer='0'][data-head='1'] .range") == "1 to 1.2"
 
 
 def test_the_opacity_slider(page):

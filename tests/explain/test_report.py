@@ -13,9 +13,12 @@ import minicait
 from minicait.cli import main
 from minicait.data.picture import normalise
 from minicait.explain import block_graph, look, report, write_report
+from minicait.explain.charts import charts
+from minicait.explain.colours import SIGNED, around_zero, coloured
 from minicait.explain.packing import STEPS, pack, unpack
 from minicait.explain.pictures import saliency_picture
 from minicait.models.cait import CaiT
+from minicait.tensorfile import write_tensors
 
 NAMES = ['<b>"cat" & co</b>', "</script><script>alert(1)</script>", "{{title}}", "dog", "owl", "cow"]
 
@@ -139,6 +142,26 @@ def test_numbers_in_the_page(inside):
     assert len(guesses) == 5 and guesses[0].endswith(f": {inside.probabilities.max():.2%}")
 
 
+@pytest.mark.parametrize(
+    ("ratios", "ticks"),
+    [
+        ((0.13, 0.62), ["0.1", "1"]),
+        ((0.004, 2.5), ["0.001", "0.01", "0.1", "1", "10"]),
+        ((1e-3, 1e-1), ["0.001", "0.01", "0.1"]),
+        ((0.1, 0.1), ["0.1", "1"]),
+        ((2e-9, 0.5), ["1e-09", "1e-07", "1e-05", "0.001", "0.1", "10"]),
+    ],
+)
+def test_a_logarithmic_scale_has_powers_of_ten(inside, ratios, ticks):
+    branches = [b._replace(ratio=ratios[i % 2]) for i, b in enumerate(inside.branches)]
+    marks = charts(replace(inside, branches=branches))[1].marks
+    assert [mark.text for mark in marks if mark.kind == "text" and mark.places[2] == 1] == ticks
+    lines = [mark.places[1] for mark in marks if mark.kind == "rule"]
+    dots = [mark.places[1] for mark in marks if mark.kind == "dot"]
+    assert min(lines) - 0.1 <= min(dots) <= max(dots) <= max(lines) + 0.1
+    np.testing.assert_allclose(np.diff(lines), lines[1] - lines[0])
+
+
 def test_names_are_escaped(inside):
     likely = replace(inside, probabilities=np.array([0.4, 0.3, 0.2, 0.1, 0, 0]))
     text = report(likely, '<i>"a" & b</i>', "")
@@ -183,6 +206,13 @@ def test_a_model_without_self_attention(image):
     alone = CaiT(num_classes=2, img_size=(16, 24), patch_size=8, dim=16, heads=2, depth=0)
     text = report(look(alone, image), "photo.jpg", block_graph(alone))
     assert json.loads(Page(text).scripts["numbers"])["layers"] == [] and 'aria-labelledby="h-self" hidden' in text
+
+
+def test_signs_have_colours():
+    """0 is white, whatever the least and the largest are."""
+    low, none, high = coloured(around_zero(np.array([-2.0, 0, 1])), SIGNED).astype(int)
+    assert low[2] > low[0] + 100 and high[0] > high[2] + 100 and none.tolist() == [248] * 3
+    assert (coloured(around_zero(np.zeros(3)), SIGNED) == 248).all()
 
 
 def test_saliency_is_the_grey_image_times_the_map(inside):
@@ -261,6 +291,13 @@ def test_the_command(files, tmp_path, capsys):
         ("none.jpg", [], "there is no image"),
         ("a.png", ["--weights", "nowhere"], "there are no weights nowhere"),
         ("a.png", ["--weights", "nowhere.safetensors"], "nowhere.safetensors"),
+        (
+            "a.png",
+            ["--weights", "checkpoint.safetensors"],
+            "this is the checkpoint of a run; its weights are in weights/best.safetensors",
+        ),
+        ("a.png", ["--img-size", "0"], "the image size must be at least 1, got 0"),
+        ("a.png", ["--img-size", "-8"], "the image size must be at least 1, got -8"),
         ("a.png", ["--out", "none/r.html"], "cannot be written: there is no folder none"),
         ("a.png", ["--out", "folder.html"], "cannot be written: it is a folder"),
         ("a.png", ["--out", "r.json"], "--out must be a file whose name ends in .html"),
@@ -269,6 +306,7 @@ def test_the_command(files, tmp_path, capsys):
 )
 def test_wrong_input_is_one_sentence(files, image, more, says, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    write_tensors(tmp_path / "checkpoint.safetensors", {"w": np.zeros(2)}, {"minicait_checkpoint": "{}"})
     (tmp_path / "folder.html").mkdir()
     (tmp_path / "r-image.png").mkdir()
     arguments = ["explain", str(files / image), "--weights", str(files / "w.safetensors"), *more]

@@ -1,23 +1,27 @@
 // Numbers out of the page, and maps of them onto its canvases.
 
 const numbers = JSON.parse(document.getElementById("numbers").textContent);
-const { rows, columns, heads, scale } = numbers;
+const { rows, columns, heads, scale, signed } = numbers;
 const patches = rows * columns;
 
-// A number from 0 to 1 as a colour of the scale.
-function colour(value) {
+// A number from 0 to 1 as a colour of a scale.
+function colour(value, scale) {
   const place = value * (scale.length - 1);
   const below = Math.min(Math.floor(place), scale.length - 2);
   return scale[below].map((c, i) => c + (place - below) * (scale[below + 1][i] - c));
 }
 
-// Each map from its least to its largest value, a pixel for each patch: CSS makes it as large as the image.
-function draw(canvas, values) {
+// Each map from its least to its largest value; one after mixing has signs, and 0 in the middle of its scale.
+// A pixel for each patch: CSS makes it as large as the image.
+function draw(canvas, values, kind) {
   const context = canvas.getContext("2d");
   const pixels = context.createImageData(columns, rows);
-  const low = Math.min(...values), span = Math.max(...values) - low;
+  const centred = kind === "after", reach = Math.abs(values[farthest(values)]);
+  const low = centred ? -reach : Math.min(...values);
+  const span = centred ? 2 * reach : Math.max(...values) - low;
   values.forEach((value, i) => {
-    pixels.data.set([...colour(span > 0 ? (value - low) / span : 0), 255], 4 * i);
+    const place = span > 0 ? (value - low) / span : centred ? 0.5 : 0;
+    pixels.data.set([...colour(place, centred ? signed : scale), 255], 4 * i);
   });
   context.putImageData(pixels, 0, 0);
 }
@@ -25,6 +29,9 @@ function draw(canvas, values) {
 const mean = (maps) => maps[0].map((_, i) => maps.reduce((sum, map) => sum + map[i], 0) / maps.length);
 const digits = (value) =>
   (value === 0 || Math.abs(value) >= 1e-4 ? String(Number(value.toPrecision(3))) : value.toExponential(1)).replaceAll("-", "−");
+const largest = (values) => values.indexOf(Math.max(...values));
+const farthest = (values) => largest(values.map(Math.abs)); // from zero
+const nearlyEven = (low, high) => low === high || (low * high > 0 && Math.max(high / low, low / high) < 1.1);
 const where = (patch) => `row ${Math.floor(patch / columns) + 1}, column ${(patch % columns) + 1}`;
 
 // Self-attention as minicait/explain/packing.py packs it: float16 for each row, then a byte for each value.

@@ -20,7 +20,7 @@ function values(figure) {
 function drawAll() {
   for (const figure of figures) {
     figure.values = values(figure);
-    if (figure.values) draw(figure.querySelector("canvas"), figure.values);
+    if (figure.values) draw(figure.querySelector("canvas"), figure.values, figure.dataset.kind);
   }
   showPatch();
 }
@@ -31,8 +31,9 @@ function showPatch() {
   document.body.style.setProperty("--column", chosen.patch % columns);
   for (const figure of figures) {
     if (!figure.values) continue;
+    const low = Math.min(...figure.values), high = Math.max(...figure.values);
     figure.querySelector(".range").textContent =
-      `${digits(Math.min(...figure.values))} to ${digits(Math.max(...figure.values))}`;
+      `${digits(low)} to ${digits(high)}${nearlyEven(low, high) ? ", nearly even" : ""}`;
     figure.querySelector(".value").textContent = `here ${digits(figure.values[chosen.patch])}`;
   }
 }
@@ -40,7 +41,7 @@ function showPatch() {
 function drawSelf() {
   for (const figure of figures.filter((f) => f.dataset.kind !== "class")) {
     figure.values = values(figure);
-    if (figure.values) draw(figure.querySelector("canvas"), figure.values);
+    if (figure.values) draw(figure.querySelector("canvas"), figure.values, figure.dataset.kind);
   }
   showPatch();
   if (attention) tell();
@@ -48,14 +49,14 @@ function drawSelf() {
 
 // In words, for those who listen.
 function tell() {
-  const most = (kind) => {
+  const at = (kind, find) => {
     const map = figures.find((f) => f.dataset.kind === kind).values;
-    const best = map.indexOf(Math.max(...map));
-    return `${where(best)} (${digits(map[best])})`;
+    return `${where(find(map))} (${digits(map[find(map)])})`;
   };
   byId("chosen").textContent =
     `Patch at ${where(chosen.patch)}, layer ${numbers.layers[chosen.layer] + 1}, head ${chosen.head + 1}: ` +
-    `its attention is largest at ${most("before")} before mixing, and at ${most("after")} after.`;
+    `its attention is largest at ${at("before", largest)} before mixing; ` +
+    `after mixing it differs most from zero at ${at("after", farthest)}.`;
   const weights = numbers.mixing[chosen.layer][chosen.head];
   const terms = weights.map((w, g) => {
     const sign = w < 0 ? (g ? " − " : "−") : g ? " + " : "";
