@@ -31,7 +31,7 @@ def class_attention(model: CaiT, images: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def saliency(attention: np.ndarray) -> np.ndarray:
-    """(heads, rows, columns) to one map from 0 to 1: the mean over heads, stretched, as in the paper's figures."""
+    """(heads, rows, columns) to one map from 0 to 1: the mean over heads, stretched, as in Fig. D.2."""
     return stretched(attention.mean(axis=0))
 
 
