@@ -51,10 +51,11 @@ class Job(NamedTuple):
     lr: float
     batch_size: int
     images: int
+    talking_heads: bool = False
 
 
-def make(row: str, seed: int) -> Variant:
-    model = Variant("plain", talking_heads=False, seed=seed, **{**SIZES, **ROWS[row]})
+def make(row: str, seed: int, talking_heads: bool = False) -> Variant:
+    model = Variant("plain", talking_heads=talking_heads, seed=seed, **{**SIZES, **ROWS[row]})
     like_width(model, 384)
     return model
 
@@ -89,7 +90,7 @@ def data(images: int, seed: int) -> tuple[Shapes, Batch]:
 
 def run(job: Job) -> dict[str, Any]:
     (_, seen), (shapes, unseen) = data(job.images, 0), data(UNSEEN, 1)
-    model = make(job.row, job.seed)
+    model = make(job.row, job.seed, job.talking_heads)
     losses, accuracy = train(model, seen, unseen, job.steps, job.lr, job.batch_size, job.seed)
     return {
         "row": job.row, "seed": job.seed, "accuracy": accuracy, "loss": float(np.mean(losses[-len(losses) // 10 :])),
@@ -104,6 +105,9 @@ def main() -> int:
     parser.add_argument("--lr", type=float, default=2e-3, help="at the peak (default: %(default)s)")
     parser.add_argument("--batch-size", type=int, default=32, help="(default: %(default)s)")
     parser.add_argument("--images", type=int, default=2000, help="to train on (default: %(default)s)")
+    parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS), metavar="ROW",
+                        help="(default: all)")  # fmt: skip
+    parser.add_argument("--talking-heads", action="store_true", help="mix the heads of self-attention, as CaiT does")
     parser.add_argument("--quick", action="store_true", help="one seed, 40 steps; writes nothing")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="(default: one for each CPU)")
     parser.add_argument("--machine", default="not named", help="what to write about it")
@@ -115,8 +119,8 @@ def main() -> int:
     if min(args.seeds, args.steps, args.images, args.batch_size, args.processes) < 1:
         parser.error("seeds, steps, images, batch size and processes must be at least 1")
 
-    each = args.steps, args.lr, args.batch_size, args.images
-    jobs = [Job(row, seed, *each) for seed in range(args.seeds) for row in ROWS]
+    each = args.steps, args.lr, args.batch_size, args.images, args.talking_heads
+    jobs = [Job(row, seed, *each) for seed in range(args.seeds) for row in args.rows]
     print(f"{len(jobs)} trainings of {args.steps} steps, {args.processes} at a time", flush=True)
     results: dict[int, dict[str, Any]] = {}
     start = time.perf_counter()
@@ -128,14 +132,14 @@ def main() -> int:
     object_share = float(covered(shapes, LOOKED_AT, SIZES["patch_size"]).mean())
     print(f"\nthe mean over seeds (and the largest minus the smallest); the object is {object_share:.0%} of an image")
     print(f"{'SA + CA':20s} {'accuracy':>16s} {'on the object':>16s}   in the layer with most of it")
-    for row in ROWS:
+    for row in args.rows:
         of_row = [r for r in results.values() if r["row"] == row]
         columns = [[r["accuracy"] for r in of_row], [max(r["inside"].values(), default=np.nan) for r in of_row]]
         cells = ["{:.1%} ({:.1%})".format(*mean_and_spread(values)) for values in columns]
         print(f"{row:20s} {cells[0]:>16s} {cells[1] if of_row[0]['inside'] else '':>16s}")
     if not args.quick:
         settings = {**SIZES, "steps": args.steps, "lr": args.lr, "batch_size": args.batch_size, "images": args.images,
-                    "object": object_share}  # fmt: skip
+                    "object": object_share, "talking_heads": args.talking_heads}  # fmt: skip
         command = shlex.join(["python", "examples/class_attention_experiment.py", *sys.argv[1:]])
         save(args.out, command, args.machine, settings, [results[i] for i in range(len(jobs))])
         print(f"written: {args.out}")
