@@ -41,12 +41,14 @@ def main() -> int:
     parser.add_argument("--val-fraction", type=float, default=0.1, metavar="F",
                         help="kept for validation if there is no val/ (default: %(default)s)")  # fmt: skip
     options.add_machine(parser)
+    options.add_precision(parser)
     parser.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="(default: %(default)s)")
     args = parser.parse_args()
     machine = options.machine(args)
     kind = "soft" if args.soft else "hard"
-    how = recipe(args.recipe).changed(epochs=args.epochs, batch_size=args.batch_size, seed=args.seed, distillation=kind)
+    how = recipe(args.recipe).changed(epochs=args.epochs, batch_size=args.batch_size, seed=args.seed, distillation=kind,
+                                      precision=args.precision)  # fmt: skip
     where = args.data if args.data in NAMED else str(Path(args.data).resolve())
     data = Source(where, train_images=args.train_images, val_images=args.val_images, val_fraction=args.val_fraction)
     taught = Plan(how, data, args.preset, patch_size=args.patch_size, teacher=absolute(args.teacher))

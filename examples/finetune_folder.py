@@ -36,11 +36,13 @@ def main() -> int:
     parser.add_argument("--val-fraction", type=float, default=0.1, metavar="F",
                         help="kept for validation if there is no val/ (default: %(default)s)")  # fmt: skip
     options.add_machine(parser)
+    options.add_precision(parser)
     parser.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="(default: %(default)s)")
     args = parser.parse_args()
     machine = options.machine(args)
-    how = recipe(args.recipe).changed(epochs=args.epochs, batch_size=args.batch_size, lr=args.lr, seed=args.seed)
+    how = recipe(args.recipe).changed(epochs=args.epochs, batch_size=args.batch_size, lr=args.lr, seed=args.seed,
+                                      precision=args.precision)  # fmt: skip
     data = Source(str(args.folder.resolve()), val_fraction=args.val_fraction)
     plan = Plan(how, data, weights=absolute(args.weights), img_size=args.img_size)
     run = new_run(plan, args.out, f"{data.name}-finetuned", **machine)

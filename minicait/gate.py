@@ -1,4 +1,4 @@
-"""Gate: what stands between the gradients and the weights."""
+"""Gate: what stands between the gradients and the weights: clipping, and dynamic loss scaling (a GradScaler)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Gate:
     @property
     def scale(self) -> Array | None:
         """What to multiply the next loss by: (1,), on the device; None if it is always 1."""
-        return None if self.rules.most == 1 else self.memory[SCALE : SCALE + 1]
+        return None if self.rules.max_scale == 1 else self.memory[SCALE : SCALE + 1]
 
     def judge(self, loss: Array, gradients: Mapping[str, Array], batch: int, last: bool = True) -> None:
         """Of batch number `batch` (from 1). Of the last one of a step, the gradients are those of the whole step."""

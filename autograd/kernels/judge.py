@@ -1,7 +1,8 @@
 """Whether a step may be taken, and how far: decided where the gradients are, by NumPy or by one thread of a GPU.
 
-A memory of float64 values is all that is known from step to step. After its named places it has room for the losses of
-batches, so that one copy tells everything.
+This is dynamic loss scaling (what PyTorch calls a GradScaler), with clipping and AdamW's bias correction. A memory of
+float64 values is all that is known from step to step. After its named places it has room for the losses of batches, so
+that one copy tells everything.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Rules(NamedTuple):
     """How it is judged."""
 
     clip: float = math.inf  # gradients are shortened to this length
-    most: float = 1.0  # the scale doubles up to this,
+    max_scale: float = 1.0  # the scale doubles up to this,
     interval: int = 2000  # each time that so many steps in a row were good
     betas: tuple[float, float] = (0.9, 0.999)  # of AdamW
     ema_decay: float = 1.0
@@ -54,10 +55,11 @@ _JUDGE = (
     memory[BAD] = bad && !last;
     pace[BY] = pace[PART] = 0;
     if (memory[FAILED] != 0) {
+        // until the host has looked, nothing moves
     } else if (bad && scale <= 1) {
-        memory[FAILED] = batch;
+        memory[FAILED] = batch;  // no smaller scale can help
     } else if (last && bad) {
-        memory[SCALE] = scale / 2;
+        memory[SCALE] = scale / 2;  // and the step is left out: BY and PART stay 0
         memory[GOOD] = 0;
         memory[SKIPPED] += 1;
     } else if (last) {
@@ -68,7 +70,7 @@ _JUDGE = (
         pace[PART] = 1 - min(ema_decay, (1 + t) / (10 + t));
         memory[GOOD] += 1;
         if (memory[GOOD] >= interval) {
-            memory[SCALE] = min(2 * scale, most);
+            memory[SCALE] = min(2 * scale, max_scale);
             memory[GOOD] = 0;
         }
     }
@@ -76,7 +78,7 @@ _JUDGE = (
 )
 _ARGUMENTS = (
     "T loss, raw float64 squares, int64 batch, int64 slot, bool last, "
-    "float64 clip, float64 most, int64 interval, float64 b1, float64 b2, float64 ema_decay"
+    "float64 clip, float64 max_scale, int64 interval, float64 b1, float64 b2, float64 ema_decay"
 )
 
 
@@ -124,7 +126,7 @@ def _judge(
         memory[STEPS] += 1
         memory[GOOD] += 1
         if memory[GOOD] >= rules.interval:
-            memory[SCALE], memory[GOOD] = min(2 * scale, rules.most), 0
+            memory[SCALE], memory[GOOD] = min(2 * scale, rules.max_scale), 0
         by = rules.clip / (norm + 1e-6) if norm > rules.clip else 1.0
         return pace_of(float(memory[STEPS]), rules.betas, rules.ema_decay, by / scale)
     return stay

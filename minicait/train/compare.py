@@ -60,7 +60,7 @@ def train(model: CaiT, seen: Batch, unseen: Batch, steps: int, lr: float, batch_
 def like_width(model: CaiT, width: int) -> None:
     """Scale the first weights of all blocks, so that a layer does to its input what one of `width` channels would.
 
-    Weights have deviation 0.02 at any width d, so a linear layer multiplies the size of a normalised input by
+    Weights have standard deviation 0.02 at any width d, so a linear layer multiplies the size of a normalised input by
     0.02 sqrt(d): 0.11 for 32 channels, 0.39 for 384. A narrow model is tame because of that, and not because it is
     shallow or well made.
     """
@@ -75,9 +75,9 @@ def gradient_flow(model: CaiT, images: np.ndarray, labels: np.ndarray) -> list[f
     path: list[ag.Tensor] = []
 
     def seen(forward: Callable[..., ag.Tensor]) -> Callable[..., ag.Tensor]:
-        def listening(x: ag.Tensor) -> ag.Tensor:
+        def listening(x: ag.Tensor, *rest: Any) -> ag.Tensor:
             path.append(x)
-            y = forward(x)
+            y = forward(x, *rest)
             if len(path) == len(model.blocks):
                 path.append(y)
             return y

@@ -173,7 +173,7 @@ def test_squares(cp, n, dtype):
 def test_judging(cp):
     """The same verdicts as on the host over good, long, bad and hopeless steps, in one launch each."""
     rng = np.random.default_rng(0)
-    rules = kernels.Rules(clip=1.0, most=2.0**5, interval=2, ema_decay=0.9)
+    rules = kernels.Rules(clip=1.0, max_scale=2.0**5, interval=2, ema_decay=0.9)
     here, pace = np.zeros(LOSSES + 60), np.zeros(4, np.float32)
     here[0] = 2.0**3
     there, its_pace = cp.asarray(here), cp.asarray(pace)

@@ -135,7 +135,7 @@ def test_a_skipped_step_is_as_if_it_had_never_been():
 
 def test_the_scale_grows_halves_and_recovers(too_large):
     trainer = Trainer(CaiT(**SMALL), PLAIN, precision="fp16")
-    trainer.gate.rules = trainer.gate.rules._replace(interval=3, most=2 * FIRST_SCALE)
+    trainer.gate.rules = trainer.gate.rules._replace(interval=3, max_scale=2 * FIRST_SCALE)
     too_large |= {3, 4}
     scales = []
     for _ in range(12):
