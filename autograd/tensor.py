@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .backend import FLOATS, Array, as_array, device_of, to_device, work_with
-from .svg import Svg
 
 if TYPE_CHECKING:
+    from .draw import Svg
     from .function import Context
 
 

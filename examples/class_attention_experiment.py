@@ -26,9 +26,9 @@ import autograd as ag
 import minicait
 from minicait.data import Shapes
 from minicait.data.loader import Batch
+from minicait.experiments.compare import in_processes, like_width, mean_and_spread, save, train, whole
+from minicait.machine import blas_threads
 from minicait.models.variants import Variant
-from minicait.threads import blas_threads
-from minicait.train.compare import in_processes, like_width, mean_and_spread, save, train, whole
 
 SIZES: dict[str, Any] = {"num_classes": 10, "img_size": 24, "patch_size": 4, "dim": 32, "heads": 2}
 UNSEEN = 1000  # images for the accuracy

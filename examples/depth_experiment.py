@@ -24,8 +24,7 @@ import numpy as np
 
 from minicait.data import Shapes
 from minicait.data.loader import Batch
-from minicait.models.variants import RESIDUALS, Variant
-from minicait.train.compare import (
+from minicait.experiments.compare import (
     gradient_flow,
     in_processes,
     like_width,
@@ -35,6 +34,7 @@ from minicait.train.compare import (
     train,
     whole,
 )
+from minicait.models.variants import RESIDUALS, Variant
 
 SIZES: dict[str, Any] = {"num_classes": 10, "img_size": 16, "patch_size": 4, "dim": 32, "heads": 2}
 SHOWN = 20  # points of a loss curve

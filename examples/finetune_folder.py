@@ -17,10 +17,10 @@ from pathlib import Path
 from minicait.cli import options
 from minicait.cli.guard import guarded
 from minicait.data import Source
+from minicait.run.console import next_commands
+from minicait.run.plan import Plan, absolute
+from minicait.run.run import new_run
 from minicait.train import recipe
-from minicait.train.announce import next_commands
-from minicait.train.plan import Plan, absolute
-from minicait.train.run import new_run
 
 
 def main() -> int:

@@ -24,9 +24,9 @@ from autograd.ops.attention import TalkingHeadsAttention
 from autograd.ops.nn import Gelu, LayerNorm, Softmax
 from autograd.ops.residual import LinearResidual
 from minicait.cli.guard import guarded
-from minicait.flat import zeros_like
+from minicait.machine import blas_threads, cpu_count, keep_freed_memory
 from minicait.optim import AdamW
-from minicait.threads import blas_threads, cpu_count, keep_freed_memory
+from minicait.optim.parameters import zeros_like
 
 
 def both_ways(fn: Any, inputs: list[Tensor], plain: tuple[Any, ...], v: np.ndarray) -> None:

@@ -19,7 +19,7 @@ from minicait.cli.guard import guarded
 from minicait.data import Augmentation, Loader, evaluation, train_and_val, training
 from minicait.data.loader import Dataset
 from minicait.data.transforms import Transform
-from minicait.threads import cpu_count, in_order
+from minicait.machine import cpu_count, in_order
 from minicait.train import Trainer
 
 WAYS = {

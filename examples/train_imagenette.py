@@ -22,11 +22,11 @@ from minicait import create_model
 from minicait.cli import options
 from minicait.cli.guard import guarded
 from minicait.data import Source
-from minicait.download import UnreachableError
+from minicait.files.download import UnreachableError
+from minicait.run.console import device_line, next_commands
+from minicait.run.plan import Plan
+from minicait.run.run import new_run
 from minicait.train import Trainer, recipe
-from minicait.train.announce import device_line, next_commands
-from minicait.train.plan import Plan
-from minicait.train.run import new_run
 
 MINUTES = 50  # of training on a CPU, at most; an hour with everything around it
 IMAGES = 9469 + 2 * 0.35 * 3925  # of an epoch: those to learn, and two evaluations, which cost a third of a step

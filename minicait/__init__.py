@@ -24,10 +24,10 @@ __version__ = "0.1.0"
 
 from . import models, nn, optim, train
 from .data import imagenet_classes
+from .files.pretrained import load_model
+from .files.weights import load_weights, save_weights
 from .models import create_model, list_models
 from .nn.record import record
-from .trained import load_model
-from .weights import load_weights, save_weights
 
 __all__ = [
     "create_model",

@@ -10,7 +10,7 @@ import tarfile
 import numpy as np
 import pytest
 
-from minicait.archive import extract
+from minicait.files.archive import extract
 
 NOISE = np.random.default_rng(0).bytes(20_000)
 FILES = {"top/a": b"one", "top/deep/b": NOISE, "top/deep/block": NOISE[:1024], "top/empty": b""}

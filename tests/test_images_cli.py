@@ -18,9 +18,9 @@ from minicait.data import Source
 from minicait.data.picture import MEAN, STD, Picture
 from minicait.data.transforms import evaluation
 from minicait.models.cait import CaiT
+from minicait.run.console import next_commands
+from minicait.run.run import resumed
 from minicait.train import RECIPES, Trainer
-from minicait.train.announce import next_commands
-from minicait.train.run import resumed
 from minicait.train.teacher import Teacher
 from tests.data.test_crops import photograph
 from tests.test_main_job import run_example

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from ..threads import blas_threads
+from ..machine import blas_threads
 
 SIDE = 768
 ROUNDS = 8

@@ -18,7 +18,7 @@ import autograd as ag
 from autograd import cuda
 from autograd.backend import to_device
 
-from ..memory import peak_megabytes
+from ..machine import peak_megabytes
 from ..models.cait import CaiT
 
 CLASSES = 10

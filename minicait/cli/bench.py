@@ -15,10 +15,10 @@ from ..bench import WORK, Job, Measured, measure
 from ..bench.gemm import gemm_rate
 from ..bench.profile import profiled
 from ..bench.worker import SIDES, own_step
+from ..machine import cpu_count
 from ..models import create_model, preset
-from ..threads import cpu_count
+from ..train.gradients import default_micro_batch
 from ..train.recipe import PRODUCTS
-from ..train.value_and_grad import default_micro_batch
 from . import options
 
 EXAMPLES = """examples:

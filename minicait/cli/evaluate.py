@@ -12,9 +12,9 @@ from tqdm import tqdm
 
 from ..data.loader import Batch, Loader
 from ..data.transforms import evaluation
+from ..files.pretrained import load_model, outputs_for
+from ..run.gpu_memory import advising, to_evaluate
 from ..train.evaluate import evaluate
-from ..train.gpu_memory import advising, to_evaluate
-from ..trained import load_model, outputs_for
 from . import options
 
 EXAMPLES = """examples:

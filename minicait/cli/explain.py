@@ -11,7 +11,7 @@ import numpy as np
 from ..data.crops import centre_crop
 from ..data.picture import Picture
 from ..explain import block_graph, look, numbered, write_report
-from ..trained import load_model
+from ..files.pretrained import load_model
 from .predict import files
 
 EXAMPLES = """examples:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from autograd.cuda import DeviceError
 
-from ..download import DownloadError
+from ..files.download import DownloadError
+from ..run.signals import Stopped
 from ..train import NotFiniteError
-from ..train.signals import Stopped
 
 
 def guarded(work: Callable[[], int], name: str = "minicait") -> int:

@@ -16,10 +16,10 @@ from autograd.kernels import softmax
 from ..data.folder import images_in
 from ..data.picture import BadImageError, Picture
 from ..data.transforms import evaluation
-from ..threads import cpu_count, in_order
+from ..files.pretrained import load_model
+from ..machine import cpu_count, in_order
+from ..run.gpu_memory import advising, to_evaluate
 from ..train.evaluate import predict
-from ..train.gpu_memory import advising, to_evaluate
-from ..trained import load_model
 from . import options
 
 EXAMPLES = """examples:

@@ -10,10 +10,10 @@ from typing import Any
 from ..data.source import NAMED
 from ..data.transforms import Augmentation
 from ..models import PRESETS, preset
-from ..train.announce import next_commands
-from ..train.plan import Plan, absolute
+from ..run.console import next_commands
+from ..run.plan import Plan, absolute
+from ..run.run import new_run, resumed, summary
 from ..train.recipe import RECIPES, recipe, with_settings
-from ..train.run import new_run, resumed, summary
 from . import options
 
 EXAMPLES = """examples:

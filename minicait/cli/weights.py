@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from ..files.published import get_weights
+from ..files.weights import open_weights
 from ..models import PRESETS, PUBLISHED, list_models, preset
 from ..models.summary import cost
-from ..published import get_weights
-from ..weights import open_weights
 
 
 def add_to(commands: Any) -> None:

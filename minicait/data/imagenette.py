@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ..archive import extract
-from ..download import DownloadError, cache_directory, download
+from ..files.archive import extract
+from ..files.download import DownloadError, cache_directory, download
 
 HOST = "https://s3.amazonaws.com/fast-ai-imageclas"  # MINICAIT_IMAGENETTE names a mirror
 UNPACKING = "unpacking-"  # what the folders are called in which archives are unpacked

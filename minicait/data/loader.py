@@ -15,7 +15,7 @@ from PIL import Image
 
 from autograd.random import Stream
 
-from ..threads import cpu_count, in_order
+from ..machine import cpu_count, in_order
 from .picture import BadImageError, Picture, normalise
 from .transforms import Transform
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from autograd import Tensor, draw
-from autograd.svg import Svg
+from autograd.draw import Svg
 
 from ..models.cait import CaiT
 

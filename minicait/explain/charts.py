@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from PIL import Image, ImageDraw, ImageFont
 
-from autograd.svg import Svg
+from autograd.draw import Svg
 
 from .inside import Inside
 

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_info
 from autograd import cuda
 
 from .. import __version__
-from ..threads import cpu_count
+from ..machine import cpu_count
 from .report import OK, Finding
 
 PACKAGES = ("numpy", "pillow", "safetensors", "threadpoolctl", "cupy-cuda12x", "cupy-cuda13x", "cupy", "torch", "timm")

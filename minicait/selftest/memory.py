@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autograd import cuda
 
-from ..memory import peak_megabytes
+from ..machine import peak_megabytes
 from .report import OK, Finding
 
 

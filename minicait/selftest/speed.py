@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from ..bench import Job, Measured, measure
-from ..threads import cpu_count
+from ..machine import cpu_count
 from .report import OK, Finding
 
 MODEL = "cait_xxs24_224"

@@ -19,8 +19,8 @@ import numpy as np
 from autograd.backend import to_device
 from autograd.kernels.judge import Known
 
-from ..flat import zeros_like
-from ..tensorfile import open_tensors, write_tensors
+from ..files.tensorfile import open_tensors, write_tensors
+from ..optim.parameters import zeros_like
 from .progress import Position
 from .trainer import Trainer
 

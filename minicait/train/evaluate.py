@@ -14,10 +14,10 @@ from autograd.backend import Array, array_module, to_device
 from ..data.loader import Batch
 from ..data.picture import normalise
 from ..data.shapes import Shapes
+from ..machine import blas_threads, cpu_count, keep_freed_memory
 from ..models.cait import CaiT
 from ..nn.record import record
-from ..threads import blas_threads, cpu_count, keep_freed_memory
-from .value_and_grad import default_micro_batch, pieces_in_order
+from .gradients import default_micro_batch, pieces_in_order
 
 
 class Scores(NamedTuple):

@@ -12,9 +12,9 @@ from autograd import Tensor
 from autograd.backend import Array, constant
 
 from ..data.picture import MEAN, STD
+from ..files.pretrained import load_model, open_trained, outputs_for
+from ..files.weights import bicubic
 from ..models.cait import CaiT
-from ..trained import load_model, open_trained, outputs_for
-from ..weights import bicubic
 from .evaluate import logits_in_pieces
 
 

@@ -17,16 +17,16 @@ from autograd.random import Stream
 
 from ..data.loader import Batch, Loader
 from ..data.mixing import mix, soft_targets
-from ..flat import Flat, flatten
-from ..gate import ROOM, Gate
+from ..machine import cpu_count
 from ..models.cait import CaiT
 from ..optim import EMA, AdamW, learning_rate
-from ..threads import cpu_count
+from ..optim.loss_scaler import ROOM, Gate
+from ..optim.parameters import Flat, flatten
 from .evaluate import Scores, evaluate
-from .losses import objective
+from .gradients import loss_and_gradients, value_and_grad, workers_for
+from .objectives import objective
 from .progress import Epoch, NotFiniteError, Position
 from .recipe import PRODUCTS, Recipe
-from .value_and_grad import loss_and_gradients, value_and_grad, workers_for
 from .workers import Workers, processes_work
 
 Teacher = Callable[[Any], Any]  # images to logits

@@ -27,10 +27,10 @@ import numpy as np
 
 from autograd import Tensor, modes
 
-from ..flat import Flat
+from ..machine import blas_threads, keep_freed_memory
 from ..nn import Module
 from ..nn.record import stop_listening
-from ..threads import blas_threads, keep_freed_memory
+from ..optim.parameters import Flat
 
 Piece = tuple[Any, list[Any], Any]  # a loss, gradients (or None), logits
 Place = Callable[[], list[Any]]  # arrays for the gradients, once they are free

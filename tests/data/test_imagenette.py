@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from minicait.archive import _write
 from minicait.data import imagenet_classes
 from minicait.data.imagenette import ARCHIVES, CLASSES, Archive, imagenette
-from minicait.download import DownloadError
+from minicait.files.archive import _write
+from minicait.files.download import DownloadError
 from tests.local_server import local_server
 
 module = importlib.import_module("minicait.data.imagenette")  # where a package may show the function of that name
@@ -111,7 +111,7 @@ def test_it_comes_from_where_fastai_keeps_it(server, monkeypatch):
 
 
 def test_an_interrupted_download_goes_on(server, cache, monkeypatch):
-    monkeypatch.setattr("minicait.download.TRIES", 1)
+    monkeypatch.setattr("minicait.files.download.TRIES", 1)
     server.cut = 10_000
     with pytest.raises(DownloadError, match=rf"ended early, after 10,000 of {len(TGZ):,} bytes; run the command again"):
         imagenette()
@@ -142,7 +142,7 @@ def test_interrupted_unpacking_leaves_no_folder_and_the_archive(server, cache, m
         _write(tar, member, folder)
 
     with monkeypatch.context() as patched:
-        patched.setattr("minicait.archive._write", stop_in_the_middle)
+        patched.setattr("minicait.files.archive._write", stop_in_the_middle)
         with pytest.raises((KeyboardInterrupt, DownloadError)) as caught:
             imagenette()
     if isinstance(interruption, OSError):

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import autograd as ag
-from autograd import Tensor, layout, ops
-from autograd.draw import MARGIN
+from autograd import Tensor, ops
+from autograd.draw import layout
+from autograd.draw.graph import MARGIN
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -17,8 +17,8 @@ from minicait.explain.charts import charts
 from minicait.explain.colours import SIGNED, around_zero, coloured
 from minicait.explain.packing import STEPS, pack, unpack
 from minicait.explain.pictures import saliency_picture
+from minicait.files.tensorfile import write_tensors
 from minicait.models.cait import CaiT
-from minicait.tensorfile import write_tensors
 
 NAMES = ['<b>"cat" & co</b>', "</script><script>alert(1)</script>", "{{title}}", "dog", "owl", "cow"]
 

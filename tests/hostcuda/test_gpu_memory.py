@@ -9,10 +9,10 @@ from PIL import Image
 
 from autograd import Tensor, cuda, ops, random
 from minicait.cli import main
+from minicait.files.weights import save_weights
 from minicait.models.cait import CaiT
+from minicait.run.gpu_memory import Needs, advising
 from minicait.train import predict, value_and_grad
-from minicait.train.gpu_memory import Needs, advising
-from minicait.weights import save_weights
 from tests.hostcuda import memory
 from tests.hostcuda.test_training import SMALL, batch  # noqa: F401  (a fixture)
 

@@ -6,8 +6,8 @@ import pytest
 import autograd as ag
 import minicait
 from autograd import ops
+from minicait.files.weights import resize_positions
 from minicait.models.cait import CaiT
-from minicait.weights import resize_positions
 from tests.golden.recipe import FOLDER, MODELS, batch, random_weights
 
 pytestmark = pytest.mark.parity
@@ -104,7 +104,7 @@ def test_positions_are_resized_as_by_pytorch(old, new):
 
 def test_pytorch_reads_the_golden_checkpoint_the_same_way():
     theirs = torch.load(FOLDER / "deep.pth", weights_only=False)["model"]
-    ours = minicait.weights.open_weights(FOLDER / "deep.pth")
+    ours = minicait.files.weights.open_weights(FOLDER / "deep.pth")
     assert {f"module.{name}" for name in ours.shapes} == set(theirs)
     for name in ours.shapes:
         np.testing.assert_array_equal(ours.read(name), theirs[f"module.{name}"].numpy())
@@ -156,7 +156,7 @@ def test_eight_steps_of_adamw_beside_pytorch(timm):
     images, labels = batch(config)
     images = images.astype(np.float32)
     for _ in range(8):
-        loss, gradients = minicait.train.value_and_grad(model, ops.cross_entropy, images, labels)
+        loss, gradients = minicait.train.gradients(model, ops.cross_entropy, images, labels)
         ours.step(gradients)
         other.zero_grad()
         their_loss = torch.nn.functional.cross_entropy(theirs(torch.from_numpy(images)), torch.from_numpy(labels))

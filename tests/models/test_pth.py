@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import minicait
+from minicait.files.pth import UnsafeFileError, read_pth, read_tensor, tensors_in
+from minicait.files.weights import open_weights
 from minicait.models.cait import CaiT
-from minicait.pth import UnsafeFileError, read_pth, read_tensor, tensors_in
-from minicait.weights import open_weights
 from tests.golden.recipe import FOLDER
 
 SMALL = {"img_size": 16, "patch_size": 4, "dim": 12, "heads": 3, "depth": 2, "num_classes": 5, "layer_scale": 0.5}

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import minicait
+from minicait.files.weights import open_weights
 from minicait.models.cait import CaiT
-from minicait.weights import open_weights
 
 TINY = {"num_classes": 3, "img_size": 16, "patch_size": 4, "dim": 16, "heads": 2, "depth": 2, "layer_scale": 0.1}
 NAMES = ["cat", "dog", "owl"]
@@ -44,7 +44,7 @@ def test_published_files_need_no_description(tmp_path):
 
 
 def test_a_published_name(monkeypatch, tmp_path):
-    import minicait.trained as trained
+    import minicait.files.pretrained as trained
 
     model = CaiT(**TINY)
     minicait.save_weights(model, tmp_path / "x.safetensors")

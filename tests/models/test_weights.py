@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import minicait
+from minicait.files.weights import bicubic, open_weights, resize_positions
 from minicait.models.cait import CaiT
-from minicait.weights import bicubic, open_weights, resize_positions
 from tests.golden.recipe import FOLDER, MODELS, random_weights
 
 SMALL = {"img_size": 16, "patch_size": 4, "dim": 12, "heads": 3, "depth": 2, "num_classes": 5, "layer_scale": 0.5}

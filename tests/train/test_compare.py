@@ -11,9 +11,7 @@ import autograd as ag
 import minicait
 from autograd import ops
 from minicait.data import Shapes
-from minicait.models.cait import CaiT
-from minicait.models.variants import Variant
-from minicait.train.compare import (
+from minicait.experiments.compare import (
     gradient_flow,
     in_processes,
     like_width,
@@ -23,6 +21,8 @@ from minicait.train.compare import (
     train,
     whole,
 )
+from minicait.models.cait import CaiT
+from minicait.models.variants import Variant
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = {"img_size": 8, "patch_size": 4, "dim": 12, "heads": 3, "depth": 3, "num_classes": 10, "layer_scale": 0.5}

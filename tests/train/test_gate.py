@@ -10,13 +10,13 @@ from autograd import random
 from autograd.backend import to_device
 from minicait.data import Shapes
 from minicait.data.loader import Loader
-from minicait.flat import zeros_like
-from minicait.gate import FIRST_SCALE, ROOM, Gate
 from minicait.models.cait import CaiT
 from minicait.optim import EMA, AdamW, clip_gradients
+from minicait.optim.loss_scaler import FIRST_SCALE, ROOM, Gate
+from minicait.optim.parameters import zeros_like
+from minicait.run.journal import Row
 from minicait.train import NotFiniteError, Recipe, Trainer
 from minicait.train.checkpoint import load_checkpoint, save_checkpoint
-from minicait.train.journal import Row
 from tests import stand_in_cupy
 
 SMALL = {"img_size": 16, "patch_size": 4, "dim": 12, "heads": 3, "depth": 2, "num_classes": 10, "layer_scale": 0.5}

@@ -4,8 +4,8 @@ import pytest
 
 from minicait import create_model
 from minicait.models.summary import cost
+from minicait.run.gpu_memory import Needs, advising, to_evaluate, to_train
 from minicait.train import Recipe
-from minicait.train.gpu_memory import Needs, advising, to_evaluate, to_train
 
 
 def test_a_piece_that_fits_is_a_power_of_two_and_at_most_half():

@@ -10,10 +10,10 @@ import pytest
 
 from autograd import ops
 from minicait import nn
-from minicait.flat import Flat, flatten, is_decayed, zeros_like
+from minicait.machine import blas_threads
 from minicait.models.cait import CaiT
 from minicait.optim import CHUNK, EMA, AdamW, clip_gradients, global_norm, learning_rate
-from minicait.threads import blas_threads
+from minicait.optim.parameters import Flat, flatten, is_decayed, zeros_like
 
 
 class Line(nn.Module):

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from minicait.train.pictures import HEIGHT, LEFT, WIDTH, curves
+from minicait.run.pictures import HEIGHT, LEFT, WIDTH, curves
 
 
 def test_curves_know_their_size():

@@ -16,7 +16,7 @@ from PIL import Image
 
 import minicait
 from minicait.cli import main
-from minicait.tensorfile import open_tensors
+from minicait.files.tensorfile import open_tensors
 
 ROOT = Path(__file__).parents[2]
 TINY = ["--preset", "tiny", "--img-size", "16", "--patch-size", "8", "--train-images", "48", "--val-images", "20",

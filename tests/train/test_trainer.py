@@ -28,7 +28,7 @@ from minicait.train import (
     value_and_grad,
 )
 from minicait.train.checkpoint import load_checkpoint, read_checkpoint, save_checkpoint
-from minicait.train.losses import SoftDistillation, hard_distillation
+from minicait.train.objectives import SoftDistillation, hard_distillation
 
 SMALL = {"img_size": 16, "patch_size": 4, "dim": 12, "heads": 3, "depth": 2, "num_classes": 10, "layer_scale": 0.5}
 FULL = Recipe(

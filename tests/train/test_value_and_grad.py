@@ -11,10 +11,10 @@ import autograd as ag
 from autograd import ops, random
 from autograd.random import Stream
 from minicait import create_model
+from minicait.machine import cpu_count
 from minicait.models.cait import CaiT
-from minicait.threads import cpu_count
 from minicait.train import value_and_grad
-from minicait.train.value_and_grad import default_micro_batch
+from minicait.train.gradients import default_micro_batch
 
 SMALL = {"img_size": 16, "patch_size": 4, "dim": 12, "heads": 3, "depth": 2, "num_classes": 5, "layer_scale": 0.5}
 RNG = np.random.default_rng(0)

@@ -16,7 +16,7 @@ from autograd import ops, random
 from autograd.random import Stream
 from minicait.models.cait import CaiT
 from minicait.train import Trainer, value_and_grad
-from minicait.train.value_and_grad import workers_for
+from minicait.train.gradients import workers_for
 from minicait.train.workers import processes_work
 
 pytestmark = pytest.mark.skipif(not processes_work(), reason="processes cannot be forked on this system")
@@ -94,7 +94,7 @@ def test_a_trainer_starts_others_for_weights_that_were_replaced():
 def test_they_do_the_work(monkeypatch):
     net = model()
     want, workers = gradients(net), workers_for(net, 2)
-    monkeypatch.delattr(sys.modules["minicait.train.value_and_grad"], "pieces_in_order")  # the way of threads
+    monkeypatch.delattr(sys.modules["minicait.train.gradients"], "pieces_in_order")  # the way of threads
     same(gradients(net, workers), want)
     workers.close()
     with pytest.raises(NameError):

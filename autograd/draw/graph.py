@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import engine
-from .backend import to_device
-from .function import Context
+from .. import engine
+from ..backend import to_device
+from ..function import Context
+from ..tensor import Tensor
 from .layout import Layout, layered
 from .svg import Svg
-from .tensor import Tensor
 
 MARGIN, LINE, PADDING, LETTER = 14, 15, 9, 6.8  # LETTER: about the mean width of one, at a size of 12
 LONGEST = 26  # letters of a name that are shown; all of them are in the tooltip

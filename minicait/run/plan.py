@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ..data.source import Source
+from ..files.pretrained import load_model, open_trained
 from ..models import create_model, preset
 from ..models.cait import CaiT
-from ..trained import load_model, open_trained
-from .recipe import Recipe
+from ..train.recipe import Recipe
 
 
 @dataclass(frozen=True)

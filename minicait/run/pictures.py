@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from autograd.svg import Svg
+from autograd.draw import Svg
 
 from ..data.picture import denormalise
 

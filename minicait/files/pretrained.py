@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from .data.imagenet import imagenet_classes
-from .models import PRESETS, PUBLISHED
-from .models.cait import CaiT
+from ..data.imagenet import imagenet_classes
+from ..models import PRESETS, PUBLISHED
+from ..models.cait import CaiT
 from .published import get_weights
 from .weights import Info, WeightFile, load_weights, open_weights
 

@@ -12,9 +12,9 @@ import numpy as np
 from autograd import Tensor, kernels
 from autograd.backend import Array, array_module, to_device
 
-from .flat import Flat, flatten, is_decayed, zeros_like
-from .nn import Module
-from .threads import blas_threads, on_threads
+from ..machine import blas_threads, on_threads
+from ..nn import Module
+from .parameters import Flat, flatten, is_decayed, zeros_like
 
 CHUNK = 1 << 17  # values of an array that are worked on at a time, and stay in the cache meanwhile
 

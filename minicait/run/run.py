@@ -21,21 +21,21 @@ from ..data.picture import BadImageError, denormalise
 from ..data.shapes import Shapes
 from ..data.transforms import evaluation, training
 from ..explain import attention_sheet, write_reports
+from ..files.pretrained import load_model
+from ..files.weights import save_weights
+from ..machine import cpu_count
 from ..models.cait import CaiT
-from ..threads import cpu_count
-from ..trained import load_model
-from ..weights import save_weights
-from .announce import estimate, first_lines, resume_command
-from .checkpoint import checkpoint_state, load_checkpoint, save_checkpoint
-from .evaluate import attention_inside
+from ..train.checkpoint import checkpoint_state, load_checkpoint, save_checkpoint
+from ..train.evaluate import attention_inside
+from ..train.progress import Epoch, NotFiniteError
+from ..train.teacher import Teacher
+from ..train.trainer import Trainer
+from .console import estimate, first_lines, resume_command
 from .gpu_memory import advising, to_train
 from .journal import Row, write_journal
 from .pictures import batch_picture, write_picture, write_text
 from .plan import Plan
-from .progress import Epoch, NotFiniteError
 from .signals import Signals, Stopped
-from .teacher import Teacher
-from .trainer import Trainer
 
 ESTIMATE_AFTER = 5  # batches
 EVALUATION_BATCH = 64

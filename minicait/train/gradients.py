@@ -24,12 +24,12 @@ import autograd as ag
 from autograd import Tensor, modes, random
 from autograd.backend import Array, array_module, constant
 
-from ..flat import Flat, flatten
+from ..machine import blas_threads, cpu_count, in_order, keep_freed_memory
 from ..models.cait import CaiT
 from ..models.summary import cost
 from ..nn import Module
 from ..nn.record import is_recorded
-from ..threads import blas_threads, cpu_count, in_order, keep_freed_memory
+from ..optim.parameters import Flat, flatten
 from .workers import Piece, Workers, shared_memory
 
 Loss = Callable[[Tensor, Any], Tensor]

@@ -14,7 +14,7 @@ from autograd import cuda
 
 from ..models.cait import CaiT
 from ..models.summary import cost
-from .recipe import Recipe
+from ..train.recipe import Recipe
 
 VALUE = 4  # bytes of a float32
 GB = 2**30

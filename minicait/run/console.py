@@ -12,10 +12,9 @@ from autograd import cuda
 
 from ..data.folder import ImageFolder
 from ..data.source import NAMED, Source
-from ..memory import peak_megabytes
+from ..machine import cpu_count, peak_megabytes
 from ..models.summary import cost
-from ..threads import cpu_count
-from .recipe import changes
+from ..train.recipe import changes
 
 if TYPE_CHECKING:
     from .run import Run

@@ -12,7 +12,7 @@ from itertools import accumulate
 from autograd import Tensor
 from autograd.backend import Array, array_module
 
-from .nn import Module
+from ..nn import Module
 
 Make = Callable[[int], Array]  # a new array of so many values
 

@@ -11,7 +11,7 @@ from autograd import kernels
 from autograd.backend import Array, device_of, to_device
 from autograd.kernels.judge import LOSSES, SCALE, Known
 
-from .optim import EMA, AdamW, on_device, squares
+from .adamw import EMA, AdamW, on_device, squares
 
 FIRST_SCALE, MOST_SCALE = 2.0**16, 2.0**24
 ROOM = 512  # losses that may wait to be read

@@ -19,8 +19,8 @@ import numpy as np
 
 from autograd.backend import to_device
 
-from .data.picture import MEAN, STD
-from .models.cait import CaiT
+from ..data.picture import MEAN, STD
+from ..models.cait import CaiT
 from .pth import read_pth, read_tensor, tensors_in
 from .tensorfile import open_tensors, write_tensors
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from ..models import PUBLISHED, preset
+from ..models.cait import CaiT
 from .download import DownloadError, cache_directory, download
-from .models import PUBLISHED, preset
-from .models.cait import CaiT
 from .weights import open_weights
 
 HUB = "https://huggingface.co"  # HF_ENDPOINT names a mirror

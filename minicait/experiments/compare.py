@@ -22,13 +22,13 @@ from autograd.random import Stream
 from ..data.loader import Batch
 from ..data.picture import normalise
 from ..data.shapes import Shapes
+from ..machine import blas_threads
 from ..models.cait import CaiT
 from ..nn import Linear
 from ..nn.record import record
-from ..threads import blas_threads
-from .evaluate import evaluate
-from .recipe import Recipe
-from .trainer import Trainer
+from ..train.evaluate import evaluate
+from ..train.recipe import Recipe
+from ..train.trainer import Trainer
 
 WARMUP = 0.1  # of all steps
 Job = TypeVar("Job")

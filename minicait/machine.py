@@ -1,0 +1,109 @@
+"""The machine: its CPUs and how work is spread over them, and how much memory a process has taken."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from threadpoolctl import ThreadpoolController
+
+import autograd as ag
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # constants of malloc.h
+
+
+@cache
+def cpu_count() -> int:
+    """Number of CPUs this process may use: bounded by its affinity and a container's quota, not by the machine."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        count = min(count, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):  # no such limit
+        pass
+    return count
+
+
+def in_order(work: Callable[[Any], Any], items: Iterable[Any], workers: int, ahead: int | None = None) -> Iterator[Any]:
+    """Yield work(item) for all items, computed on threads, in order; at most `ahead` (workers + 1) are in flight."""
+    pending: deque[Future[Any]] = deque()
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="minicait")
+    run = ag.inherit_modes(work)
+    ahead = workers + 1 if ahead is None else ahead
+    try:
+        for item in items:
+            pending.append(pool.submit(run, item))
+            if len(pending) >= ahead:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:  # also after an exception or Ctrl-C: cancel what has not started, wait for what is running
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def on_threads(work: Callable[[Any], Any], items: list[Any], threads: int) -> None:
+    """Call work(item) for all items, each thread on a fixed share of them."""
+    if threads < 2 or len(items) < 2 * threads:
+        for item in items:
+            work(item)
+        return
+    with ThreadPoolExecutor(threads, thread_name_prefix="minicait") as pool:
+        parts = [pool.submit(lambda own: [work(item) for item in own], items[i::threads]) for i in range(threads)]
+        for part in parts:
+            part.result()
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Ask glibc's allocator not to return large freed arrays to the system.
+
+    A training step frees and allocates the same sizes again and again, and fresh pages cost one page fault each.
+    """
+    with suppress(OSError, AttributeError):  # not glibc
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+        if mallopt(M_MMAP_THRESHOLD, 1 << 30) or mallopt(M_MMAP_THRESHOLD, 1 << 25):  # older versions allow no more
+            mallopt(M_TRIM_THRESHOLD, 1 << 30)
+
+
+def blas_threads(count: int) -> AbstractContextManager[Any]:
+    """Limit matrix products inside the block to `count` threads: one each, where threads run around them."""
+    return _blas().limit(limits=count, user_api="blas")
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def peak_megabytes() -> float | None:
+    """Peak memory of this process, plus what its forked children do not share with it; None where it is unknown."""
+    if sys.platform != "linux":
+        if resource is None:
+            return None
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+    try:  # on Linux, getrusage includes what the process had before it became this program
+        megabytes = _kilobytes("/proc/self/status", "VmHWM") / 2**10
+        for process in multiprocessing.active_children():  # they keep freed memory, so current use is peak use
+            rollup = f"/proc/{process.pid}/smaps_rollup"
+            megabytes += sum(_kilobytes(rollup, name) for name in ("Private_Clean", "Private_Dirty")) / 2**10
+    except (OSError, StopIteration):  # a sandbox that hides it, or a process that has just ended
+        return None
+    return megabytes
+
+
+def _kilobytes(path: str, name: str) -> int:
+    return next(int(line.split()[1]) for line in Path(path).read_text().splitlines() if line.startswith(f"{name}:"))
