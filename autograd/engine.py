@@ -33,12 +33,14 @@ def grad(
     retain_graph: bool = False,
     create_graph: bool = False,
     out: Sequence[Array] | None = None,
+    accumulate: bool = False,
 ) -> list[Tensor | None]:
     """d(output)/d(input) for each input, None where the output does not depend on it.
 
     Inputs may be leaves, or values in the middle of the graph. No `.grad` is touched, so threads that share parameters
     can call this at the same time. With `out`, an array for each input, which must be leaves then, the gradients are
-    left in those arrays: each moves there as soon as it is known, instead of taking memory until the end.
+    left in those arrays: each moves there as soon as it is known, instead of taking memory until the end. With
+    `accumulate` it is added to what the array holds.
     """
     _refuse_second_order(create_graph)
     if not isinstance(output, Tensor):
@@ -49,7 +51,10 @@ def grad(
             raise RuntimeError(f"grad: input {i} does not require grad; make it with Tensor(array, requires_grad=True)")
     targets = [_target(x) for x in inputs]
     places = _places(inputs, out)
-    found = {id(target): gradient for target, gradient in _run(output, grad_output, retain_graph, targets, places)}
+    found = {
+        id(target): gradient
+        for target, gradient in _run(output, grad_output, retain_graph, targets, places, accumulate)
+    }
     results: list[Tensor | None] = []
     seen: set[int] = set()
     for target in targets:
@@ -68,8 +73,8 @@ class _Sums:
     `places` are arrays that the caller gave for some of them.
     """
 
-    def __init__(self, root: Target, gradient: Array, places: dict[int, Array]) -> None:
-        self.places = places
+    def __init__(self, root: Target, gradient: Array, places: dict[int, Array], accumulate: bool) -> None:
+        self.places, self.accumulate = places, accumulate
         self.arrays: dict[int, Array] = {}
         self.leaves: list[Tensor] = []
         self.owned: set[int] = set()
@@ -84,7 +89,10 @@ class _Sums:
             self.owned.add(key)
         else:
             if (place := self.places.get(key)) is not None:
-                place[...] = gradient
+                if self.accumulate:
+                    place += gradient
+                else:
+                    place[...] = gradient
                 gradient, shared = place, False
             self.arrays[key] = gradient
             if not shared:
@@ -117,10 +125,11 @@ def _run(
     retain_graph: bool,
     targets: list[Target] | None,
     places: dict[int, Array] | None = None,
+    accumulate: bool = False,
 ) -> list[tuple[Target, Array]]:
     """Gradients of the targets that were reached, or of all leaves; each array is the caller's own to keep."""
     root = _target(output)
-    sums = _Sums(root, _first_gradient(output, grad), places or {})
+    sums = _Sums(root, _first_gradient(output, grad), places or {}, accumulate)
     nodes = list(_consumers_first(root))
     asked = None if targets is None else {id(target): target for target in targets}
     useful = None if asked is None else _leading_to(nodes, asked)

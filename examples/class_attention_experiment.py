@@ -77,7 +77,7 @@ def looks(model: Variant, images: np.ndarray) -> dict[str, np.ndarray]:
 
 def shares(model: Variant, shapes: Shapes, images: np.ndarray) -> dict[str, float]:
     """By layer, the share of that which is on the object, as in minicait.train.attention_inside."""
-    on_object = covered(shapes, len(images), model.config["patch_size"])
+    on_object = covered(shapes, len(images), model.config.patch_size)
     return {name: float(((a * on_object).sum(1) / a.sum(1)).mean()) for name, a in looks(model, images).items()}
 
 

@@ -26,7 +26,6 @@ from autograd.ops.residual import LinearResidual
 from minicait.cli.guard import guarded
 from minicait.machine import blas_threads, cpu_count, keep_freed_memory
 from minicait.optim import AdamW
-from minicait.optim.parameters import zeros_like
 
 
 def both_ways(fn: Any, inputs: list[Tensor], plain: tuple[Any, ...], v: np.ndarray) -> None:
@@ -82,10 +81,10 @@ def adamw(rounds: int) -> None:
     """Over all weights of cait_xxs24_224 as one array, and name by name."""
     model = minicait.create_model("cait_xxs24_224")
     optimiser = AdamW(model, 1e-3)
-    flat = zeros_like(model.state_dict())
+    optimiser.threads = cpu_count()
+    flat = optimiser.parameters.zeros()
     plain = dict(flat)
-    threads = cpu_count()
-    show("AdamW", *least([lambda: optimiser.step(flat, threads), lambda: optimiser.step(plain, threads)], rounds))
+    show("AdamW", *least([lambda: optimiser.step(flat), lambda: optimiser.step(plain)], rounds))
 
 
 def show(name: str, fused: float, reference: float) -> None:

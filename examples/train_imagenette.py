@@ -53,10 +53,11 @@ def plan_shapes(asked: dict[str, Any]) -> Plan:
     return Plan(how, Source("shapes"), "cait_tiny_32", patch_size=8)
 
 
-def images_per_second(model: str) -> float:
+def images_per_second(name: str) -> float:
     """In training on this machine, by the best of three batches."""
-    trainer = Trainer(create_model(model, num_classes=10))
-    side = trainer.model.config["img_size"][0]
+    net = create_model(name, num_classes=10)
+    trainer = Trainer(net)
+    side = net.img_size[0]
     images, labels = np.zeros((64, 3, side, side), np.float32), np.zeros(64, int)
     times = []
     for _ in range(3):

@@ -3,9 +3,8 @@
 from .attention import attention, attention_grad, talking_heads, talking_heads_grad
 from .cross_entropy import cross_entropy
 from .gelu import erf, gelu
-from .judge import Rules, judge
 from .layer_norm import layer_norm, layer_norm_grad
-from .optim import adamw, move_average, pace_of, squares
+from .optim import adamw, move_average, squares
 from .product import product
 from .residual import linear_residual, linear_residual_grad
 from .sigmoid import sigmoid
@@ -13,7 +12,6 @@ from .softmax import log_softmax, log_softmax_grad, logsumexp, softmax, softmax_
 from .total import as_rows, centred, mean, row_dots, sum_over_rows, total, widened
 
 __all__ = [
-    "Rules",
     "adamw",
     "as_rows",
     "attention",
@@ -22,7 +20,6 @@ __all__ = [
     "cross_entropy",
     "erf",
     "gelu",
-    "judge",
     "layer_norm",
     "layer_norm_grad",
     "linear_residual",
@@ -32,7 +29,6 @@ __all__ = [
     "logsumexp",
     "mean",
     "move_average",
-    "pace_of",
     "product",
     "row_dots",
     "sigmoid",

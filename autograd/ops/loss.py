@@ -35,10 +35,7 @@ class CrossEntropy(Function):
 
     @staticmethod
     def reference(logits: Tensor, targets: Tensor, smoothing: float, reduction: str) -> Tensor:
-        t = targets.data
-        if t.dtype.kind in "iu":
-            t = (t[..., None] == array_module(t).arange(logits.shape[-1])).astype(logits.dtype)
-        losses = -(logits.log_softmax(-1) * _smoothed(t, smoothing)).sum(-1)
+        losses = -(logits.log_softmax(-1) * soft_targets(targets, logits, smoothing)).sum(-1)
         return losses if reduction == "none" else losses.mean() if reduction == "mean" else losses.sum()
 
 
@@ -121,6 +118,14 @@ def kl_div(log_q: Any, p: Any, reduction: str = "mean") -> Tensor:
     return KlDiv.apply(log_q, Tensor(t), reduction)
 
 
+def soft_targets(targets: Any, logits: Tensor, smoothing: float = 0.0) -> Array:
+    """Targets (..., K) beside the logits: class indices become one-hot rows, and smoothing makes (1 - s) t + s / K."""
+    t = _targets("soft_targets", targets, logits)
+    if t.dtype.kind in "iu":
+        t = (t[..., None] == array_module(t).arange(logits.shape[-1])).astype(logits.dtype)
+    return t * (1 - smoothing) + smoothing / t.shape[-1] if smoothing else t
+
+
 def check_classes(name: str, targets: Any, classes: int) -> None:
     """Class indices must be those of classes. On a GPU it is not looked: there the loss of any other is NaN."""
     t = targets.data if isinstance(targets, Tensor) else targets
@@ -143,10 +148,6 @@ def _targets(name: str, targets: Any, logits: Tensor) -> Array:
 def _check_targets(name: str, targets: Array, shape: tuple[int, ...], what: str) -> None:
     if targets.shape != shape:
         raise OperandError(f"{name}: {what} must have shape {shape} to match the logits, got {targets.shape}")
-
-
-def _smoothed(targets: Array, smoothing: float) -> Array:
-    return targets * (1 - smoothing) + smoothing / targets.shape[-1] if smoothing else targets
 
 
 def _reduce(losses: Array, reduction: str) -> Array:

@@ -7,14 +7,14 @@ it. The sides take turns, step by step: on a machine that others use too, only w
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import subprocess
 import sys
 from dataclasses import dataclass
 from typing import Any
 
-from ..models import preset
-from ..models.summary import cost
+from ..models import find_model
 
 WORK = ("train", "predict")
 GRADIENTS = 2  # for each product of forward, backward has two
@@ -51,10 +51,11 @@ class Job:
 
     def gigaflop(self) -> float:
         """Of the products of matrices in one step; a multiply-add counts as two."""
-        p = preset(self.model)
-        multiply_adds = cost(p.config()).multiply_adds
+        config = find_model(self.model)[1]
+        multiply_adds = config.cost().multiply_adds
         if self.work == "train":
-            multiply_adds += GRADIENTS * multiply_adds - 3 * p.img_size**2 * p.dim  # images need no gradient
+            first_layer = 3 * math.prod(config.img_size) * config.dim  # whose images need no gradient
+            multiply_adds += GRADIENTS * multiply_adds - first_layer
         return 2 * multiply_adds * self.batch / 1e9
 
 

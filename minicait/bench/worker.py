@@ -19,7 +19,7 @@ from autograd import cuda
 from autograd.backend import to_device
 
 from ..machine import peak_megabytes
-from ..models.cait import CaiT
+from ..models import Config, Model, find_model
 
 CLASSES = 10
 KEPT_ALIVE: list[Any] = []
@@ -81,7 +81,7 @@ def minicait_step(
 
 
 def own_step(
-    net: CaiT,
+    net: Model,
     batch: int,
     work: str,
     threads: int,
@@ -93,8 +93,8 @@ def own_step(
     from ..train import Trainer, predict
     from ..train.recipe import PRODUCTS
 
-    images, labels = data(net.config["img_size"][0], batch)
-    images = to_device(images, net.pos_embed.device)
+    images, labels = data(net.img_size[0], batch)
+    images = to_device(images, net.device)
     if work == "predict":
         net.eval()
 
@@ -104,7 +104,7 @@ def own_step(
 
         return prediction
     trainer = Trainer(net, threads=threads, micro_batch=micro_batch, processes=processes, precision=precision)
-    wait = (lambda: None) if trainer.device == "cpu" else net.pos_embed.data.device.synchronize
+    wait = (lambda: None) if net.device == "cpu" else net.parameters()[0].data.device.synchronize
     return lambda: (trainer.step(images, labels), wait())
 
 
@@ -118,20 +118,15 @@ def timm_step(
     precision: str = "fp32",
     compiled: bool = False,
 ) -> Callable[[], Any]:
-    from ..models import preset
-
     torch: Any = import_module("torch")  # its types, where it is installed, are not ours to check
 
     if device != "cpu" and not torch.cuda.is_available():
         raise ValueError(f"PyTorch {torch.__version__} cannot use the GPU")
     torch.set_num_threads(threads)
-    cait = import_timm().models.cait.Cait
-    p = preset(model)
-    net = cait(img_size=p.img_size, patch_size=p.patch_size, num_classes=CLASSES, embed_dim=p.dim, depth=p.depth,
-               num_heads=p.heads, init_values=p.layer_scale)  # fmt: skip
-    net = net.to(device)
+    family, config = find_model(model)
+    net = REFERENCES[family.name](import_timm(), config).to(device)
     net = torch.compile(net) if compiled else net
-    images, labels = (torch.from_numpy(array).to(device) for array in data(p.img_size, batch))
+    images, labels = (torch.from_numpy(array).to(device) for array in data(config.img_size[0], batch))
 
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
     kind, half = device.partition(":")[0], precision == "fp16"
@@ -178,6 +173,16 @@ def import_timm() -> Any:
         KEPT_ALIVE.append(library)  # for they last as long as it does
     return import_module("timm")
 
+
+def cait_in_timm(timm: Any, config: Config) -> Any:
+    c: Any = config
+    return timm.models.cait.Cait(
+        img_size=c.img_size, patch_size=c.patch_size, num_classes=CLASSES, embed_dim=c.dim, depth=c.depth,
+        num_heads=c.heads, init_values=c.layer_scale,
+    )  # fmt: skip
+
+
+REFERENCES: dict[str, Callable[[Any, Config], Any]] = {"cait": cait_in_timm}  # PyTorch's model, by family
 
 SIDES: dict[str, Callable[..., Callable[[], Any]]] = {
     "minicait": minicait_step,

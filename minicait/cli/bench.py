@@ -16,7 +16,7 @@ from ..bench.gemm import gemm_rate
 from ..bench.profile import profiled
 from ..bench.worker import SIDES, own_step
 from ..machine import cpu_count
-from ..models import create_model, preset
+from ..models import create_model, find_model
 from ..train.gradients import default_micro_batch
 from ..train.recipe import PRODUCTS
 from . import options
@@ -50,7 +50,7 @@ def add_to(commands: Any) -> None:
 
 
 def _bench(args: argparse.Namespace) -> int:
-    preset(args.model)
+    find_model(args.model)
     for name in ("batch", "rounds", "threads", "micro_batch"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")

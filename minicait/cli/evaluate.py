@@ -41,10 +41,10 @@ def add_to(commands: Any) -> None:
 def _evaluate(args: argparse.Namespace) -> int:
     device = options.device(args)
     model, info = load_model(args.weights, args.img_size)
-    side = model.config["img_size"][0]
+    side = model.img_size[0]
     ratio = info.crop_ratio if args.crop_ratio is None else args.crop_ratio
     images = options.source(args).open(side, args.seed, ratio).val
-    places = outputs_for(images.classes, info, model.config["num_classes"])
+    places = outputs_for(images.classes, info, model.num_classes)
     prepare = evaluation(side, ratio, info.mean, info.std)
     loader = Loader(images, args.batch_size, transform=prepare, threads=args.threads, skip_bad=args.skip_bad_images)
 

@@ -51,8 +51,8 @@ def _predict(args: argparse.Namespace) -> int:
     needs = to_evaluate(model, min(AT_A_TIME, len(paths)), args.micro_batch)
     with advising(device, needs, "a smaller --img-size"):
         model.to(device)
-    names = info.class_names or [f"class {i}" for i in range(model.config["num_classes"])]
-    prepare = evaluation(model.config["img_size"][0], info.crop_ratio, info.mean, info.std)
+    names = info.class_names or [f"class {i}" for i in range(model.num_classes)]
+    prepare = evaluation(model.img_size[0], info.crop_ratio, info.mean, info.std)
     results, bad = [], []
 
     def read(path: Path) -> np.ndarray | BadImageError:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..data.source import NAMED
 from ..data.transforms import Augmentation
-from ..models import PRESETS, preset
+from ..models import find_model, list_models
 from ..run.console import next_commands
 from ..run.plan import Plan, absolute
 from ..run.run import new_run, resumed, summary
@@ -110,7 +110,7 @@ def _plan(args: argparse.Namespace, seed: int) -> Plan:
     small = model.startswith(("cait_tiny_", "cait_small_"))
     patch = args.patch_size
     if small and args.weights is None and patch is None and (args.data == "shapes" or args.img_size is not None):
-        side, across = args.img_size or preset(model).img_size, 4 if args.data == "shapes" else 8
+        side, across = args.img_size or find_model(model)[1].img_size[0], 4 if args.data == "shapes" else 8
         if side % across:
             raise ValueError(
                 f"--img-size {side} is no multiple of {across}, the patches across; or choose --patch-size"
@@ -140,7 +140,7 @@ def _model_name(short: str, data: str) -> str:
     """tiny is cait_tiny_32 on shapes and cait_tiny_64 on photographs; xxs24 is cait_xxs24_224."""
     sizes = ("32", "64", "224") if data == "shapes" else ("64", "224")
     names = (short, f"cait_{short}", *(f"cait_{short}_{size}" for size in sizes))
-    return next((name for name in names if name in PRESETS), short)
+    return next((name for name in names if name in list_models()), short)
 
 
 def _recipe_name(args: argparse.Namespace, model: str, small: bool) -> str:

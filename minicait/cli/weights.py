@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..files.published import get_weights
-from ..files.weights import open_weights
-from ..models import PRESETS, PUBLISHED, list_models, preset
-from ..models.summary import cost
+from ..files.pretrained import get_weights, recognised
+from ..files.weights import WeightFile, open_weights
+from ..models import family_named, find_model, list_models, published_models
 
 
 def add_to(commands: Any) -> None:
@@ -35,13 +34,14 @@ def _models(args: argparse.Namespace) -> int:
     names = list_models(args.pattern)
     if not names:
         raise ValueError(f"no model fits {args.pattern!r}; `minicait models` lists all")
+    published = published_models()
     if args.json:
         rows = [
             {
                 "name": name,
-                "published": name in PUBLISHED,
-                **(config := PRESETS[name].config()),
-                **cost(config)._asdict(),
+                "published": name in published,
+                **(config := find_model(name)[1]).to_json(),
+                **config.cost()._asdict(),
             }
             for name in names
         ]
@@ -49,10 +49,11 @@ def _models(args: argparse.Namespace) -> int:
         return 0
     print(f"{'model':16s}  dim heads  depth patch  params M  GFLOPs MB/image")
     for name in names:
-        p = PRESETS[name]
-        c = cost(p.config())
+        config = find_model(name)[1]
+        c, heads = config.cost(), getattr(config, "heads", "")
         print(
-            f"{name + ' *' * (name in PUBLISHED):16s} {p.dim:4d} {p.heads:5d} {p.depth:4d}+2 {p.patch_size:5d} "
+            f"{name + ' *' * (name in published):16s} {config.dim:4d} {heads:5} {config.layers:>6s} "
+            f"{config.patch_size:5d} "
             f"{c.parameters / 1e6:9.1f} {c.multiply_adds / 1e9:7.1f} {c.activation_bytes / 1e6:8.0f}"
         )
     print("\n* has published weights: minicait weights get NAME")
@@ -64,33 +65,34 @@ def _weights_info(args: argparse.Namespace) -> int:
     file = open_weights(args.file)
     values = sum(int(np.prod(shape)) for shape in file.shapes.values())
     if args.json:
-        info = None if file.info is None else vars(file.info)
+        info = None if file.info is None else file.info.to_json()
         print(json.dumps({"tensors": {k: list(v) for k, v in file.shapes.items()}, "values": values, "info": info}))
         return 0
     for name, shape in file.shapes.items():
         print(f"{name:40s} {shape}")
-    print(f"\n{len(file.shapes)} tensors, {values:,} values; {_recognised(file.shapes)}")
+    print(f"\n{len(file.shapes)} tensors, {values:,} values; {_recognised(file)}")
     if file.info is not None:
         names = file.info.class_names
         shown = "unnamed" if names is None else ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-        print(f"configuration: {json.dumps(file.info.config)}")
+        print(f"configuration: {json.dumps(file.info.config.to_json())}")
         print(f"classes: {shown}\nmean {file.info.mean}, std {file.info.std}, crop ratio {file.info.crop_ratio}")
     return 0
 
 
-def _recognised(shapes: dict[str, tuple[int, ...]]) -> str:
-    """Which model of the table has such tensors."""
-    blocks = len({name.split(".")[1] for name in shapes if name.startswith("blocks.")})
-    for name, p in PRESETS.items():
-        positions = (1, (p.img_size // p.patch_size) ** 2, p.dim)
-        mixing = shapes.get("blocks.0.attn.proj_l.weight")
-        if shapes.get("pos_embed") == positions and blocks == p.depth and mixing == (p.heads, p.heads):
+def _recognised(file: WeightFile) -> str:
+    """The model of the table whose tensors have these shapes."""
+    try:
+        info = file.info or recognised(file)
+    except ValueError:
+        return "the sizes of no model of the table"
+    ignored = {"num_classes": 1, "drop_path_rate": 0.0, "layer_scale": None}  # they do not show in the shapes
+    for name, config in family_named(info.family).presets.items():
+        if {**config.to_json(), **ignored} == {**info.config.to_json(), **ignored}:
             return f"the sizes of {name}"
     return "the sizes of no model of the table"
 
 
 def _weights_get(args: argparse.Namespace) -> int:
-    preset(args.name)
     path = get_weights(args.name)
     print(f"{path}\nuse: model = minicait.create_model({args.name!r}); minicait.load_weights(model, {str(path)!r})")
     return 0

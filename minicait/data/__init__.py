@@ -11,7 +11,7 @@ from .folder import ImageFolder, train_and_val
 from .imagenet import imagenet_classes
 from .imagenette import imagenette
 from .loader import InMemory, Loader
-from .mixing import mix, soft_targets
+from .mixing import mix, one_hot
 from .picture import BadImageError, Picture
 from .shapes import Shapes
 from .source import Source
@@ -30,7 +30,7 @@ __all__ = [
     "imagenet_classes",
     "imagenette",
     "mix",
-    "soft_targets",
+    "one_hot",
     "train_and_val",
     "training",
 ]

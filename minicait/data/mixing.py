@@ -10,13 +10,11 @@ Pair = tuple[np.ndarray, np.ndarray]  # images (B, 3, H, W) and soft targets (B,
 Box = tuple[int, int, int, int]  # top, bottom, left, right
 
 
-def soft_targets(labels: np.ndarray, classes: int, smoothing: float = 0.0) -> np.ndarray:
-    """(B, classes): s/K everywhere, and 1 - s more at the label."""
+def one_hot(labels: np.ndarray, classes: int) -> np.ndarray:
+    """(B, classes): 1 at the label, 0 elsewhere."""
     if len(labels) and not 0 <= labels.min() <= labels.max() < classes:
         raise IndexError(f"labels must be in [0, {classes - 1}], got {labels.min()} to {labels.max()}")
-    targets = np.full((len(labels), classes), smoothing / classes, np.float32)
-    targets[np.arange(len(labels)), labels] += 1 - smoothing
-    return targets
+    return np.eye(classes, dtype=np.float32)[labels]
 
 
 def mix(images: np.ndarray, targets: np.ndarray, mixup_alpha: float, cutmix_alpha: float, stream: Stream) -> Pair:

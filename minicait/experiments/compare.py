@@ -49,7 +49,7 @@ def train(model: CaiT, seen: Batch, unseen: Batch, steps: int, lr: float, batch_
     """AdamW with warm-up and cosine on batches drawn at random, and the accuracy in the end. On one thread."""
     recipe = Recipe(lr=lr, constant_lr=False, warmup_epochs=WARMUP, batch_size=batch_size, seed=seed)
     trainer = Trainer(model, recipe, threads=1, processes=False, micro_batch=batch_size)  # small: in one piece
-    trainer.steps_in_all = steps
+    trainer.total_steps = steps
     losses = []
     for step in range(steps):
         chosen = Stream(seed, "compare", step=step).generator().integers(0, len(seen.labels), batch_size)
@@ -64,7 +64,7 @@ def like_width(model: CaiT, width: int) -> None:
     0.02 sqrt(d): 0.11 for 32 channels, 0.39 for 384. A narrow model is tame because of that, and not because it is
     shallow or well made.
     """
-    factor = math.sqrt(width / model.config["dim"])
+    factor = math.sqrt(width / model.config.dim)
     for name, module in model.named_modules():
         if name.startswith("blocks") and isinstance(module, Linear) and ".proj_" not in name:  # which mix heads
             module.weight.data *= np.float32(factor)

@@ -11,23 +11,21 @@ import autograd as ag
 from autograd.kernels import softmax
 
 from ..data.picture import denormalise
-from ..models.cait import CaiT
+from ..models import Model
+from ..nn import evaluation_mode
 from ..nn.record import record
 from .colours import SCALE, coloured, stretched
 
 SIDE, GAP, CAPTION = 160, 8, 18  # of the pictures on a sheet
 
 
-def class_attention(model: CaiT, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def class_attention(model: Model, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(B, layers, heads, rows, columns): how much each patch gives to the class token; and the logits."""
-    training = model.training
-    with ag.no_grad(), record(model.eval()) as inside:
+    with ag.no_grad(), evaluation_mode(model), record(model) as inside:
         logits = model(images).numpy()
-    model.train(training)
-    rows, columns = (side // model.config["patch_size"] for side in model.config["img_size"])
     # the token itself is the first key; what it takes from the patches is shown
     layers = np.stack([layer[:, :, 0, 1:] for layer in inside.class_attention.values()], axis=1)
-    return layers.reshape(*layers.shape[:3], rows, columns), logits
+    return layers.reshape(*layers.shape[:3], *model.grid), logits
 
 
 def saliency(attention: np.ndarray) -> np.ndarray:
@@ -35,7 +33,7 @@ def saliency(attention: np.ndarray) -> np.ndarray:
     return stretched(attention.mean(axis=0))
 
 
-def attention_sheet(model: CaiT, images: np.ndarray, labels: Sequence[int], classes: Sequence[str]) -> Image.Image:
+def attention_sheet(model: Model, images: np.ndarray, labels: Sequence[int], classes: Sequence[str]) -> Image.Image:
     """A row for each image: itself, the attention of each class-attention layer, and what it was taken for."""
     attention, logits = class_attention(model, images)
     p = softmax(logits, -1)

@@ -7,13 +7,14 @@ import numpy as np
 from autograd import Tensor, draw
 from autograd.draw import Svg
 
-from ..models.cait import CaiT
+from ..models import Model
 
 
-def block_graph(model: CaiT) -> Svg:
-    """Of the first block of `model`."""
-    rows, columns = (side // model.config["patch_size"] for side in model.config["img_size"])
-    patches = Tensor(np.zeros((1, rows * columns, model.config["dim"]), model.pos_embed.dtype), requires_grad=True)
-    block = model.blocks[0] if model.blocks else model.blocks_token_only[0]
-    out = block(patches) if model.blocks else block(model.cls_token, patches)
-    return draw(out, {"x": patches, **dict(block.named_parameters())})
+def block_graph(model: Model) -> Svg:
+    """Graph of the first block of `model`, which maps tokens (1, N, dim) to tokens."""
+    modules = dict(model.named_modules())
+    like = model.parameters()[0]
+    tokens = Tensor(np.zeros((1, model.config.patches, model.config.dim), like.dtype), requires_grad=True)
+    block = modules.get("blocks.0") or modules["blocks_token_only.0"]
+    out = block(tokens) if "blocks.0" in modules else block(tokens[:, :1], tokens[:, 1:])
+    return draw(out, {"x": tokens, **dict(block.named_parameters())})

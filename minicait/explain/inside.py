@@ -12,7 +12,8 @@ import autograd as ag
 from autograd.kernels import softmax
 
 from ..data.picture import MEAN, STD, normalise
-from ..models.cait import CaiT
+from ..models import Model
+from ..nn import evaluation_mode
 from ..nn.record import Residual, record
 
 
@@ -58,42 +59,38 @@ class Inside:
 
 
 def look(
-    model: CaiT,
+    model: Model,
     image: np.ndarray,
     classes: Sequence[str] | None = None,
     mean: Sequence[float] = MEAN,
     std: Sequence[float] = STD,
 ) -> Inside:
     """Everything about one image (H, W, 3) in uint8, of the size that the model takes."""
-    training = model.training
-    with ag.no_grad(), record(model.eval()) as inside:
+    with ag.no_grad(), evaluation_mode(model), record(model) as inside:
         logits = model(normalise(image, mean, std)[None]).numpy()[0]
-    model.train(training)
     if not np.isfinite(logits).all():
         raise ValueError("the model's outputs are not finite numbers: its weights are damaged")
-    c = model.config
-    rows, columns = (side // c["patch_size"] for side in c["img_size"])
-    heads, patches = c["heads"], rows * columns
+    if not inside.class_attention:
+        raise ValueError(f"{type(model).__name__} has no class attention to look at")
     tokens = np.stack([maps[0, :, 0] for maps in inside.class_attention.values()])
     maps = list(inside.attention.values())
+    heads, patches = tokens.shape[1], tokens.shape[2] - 1
     empty = np.zeros((0, heads, patches, patches), np.float32)  # of a model without self-attention
-    weights = model.state_dict()
-    w = [[weights[f"{name}.proj_w.{part}"] for part in ("weight", "bias")] for name in inside.attention]
+    mixing = [m.mixing for m in maps if m.mixing is not None]
     return Inside(
         model.describe(),
         image,
-        classes or [f"class {i}" for i in range(c["num_classes"])],
+        classes or [f"class {i}" for i in range(model.num_classes)],
         softmax(logits, -1),
-        tokens[:, :, 1:].reshape(-1, heads, rows, columns),
+        tokens[:, :, 1:].reshape(-1, heads, *model.grid),
         tokens[:, :, 0],
         np.stack([m.before[0] for m in maps]) if maps else empty,
         np.stack([m.after[0] for m in maps]) if maps else empty,
-        np.stack([np.hstack([weight, bias[:, None]]) for weight, bias in w]) if w else np.zeros((0, heads, heads + 1)),
-        [_branch(name, residual, weights) for name, residual in inside.residual.items()],
+        np.stack(mixing) if mixing else np.zeros((0, heads, heads + 1)),
+        [_branch(name, residual) for name, residual in inside.residual.items()],
     )
 
 
-def _branch(name: str, residual: Residual, weights: dict[str, np.ndarray]) -> Branch:
-    block, part = name.rsplit(".", 1)
-    scale = abs(weights[f"{block}.{'gamma_1' if part == 'attn' else 'gamma_2'}"])
+def _branch(name: str, residual: Residual) -> Branch:
+    scale = np.ones(1) if residual.scale is None else abs(residual.scale)
     return Branch(name, float(scale.mean()), float(scale.max()), residual.ratio)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..models.cait import CaiT
+from ..models import Model
 from .attention import saliency
 from .block_graph import block_graph
 from .inside import Inside, look
@@ -36,7 +36,7 @@ def write_report(
 
 
 def write_reports(
-    model: CaiT, images: Sequence[np.ndarray], titles: Sequence[str], classes: Sequence[str], path: Path
+    model: Model, images: Sequence[np.ndarray], titles: Sequence[str], classes: Sequence[str], path: Path
 ) -> list[Path]:
     """One for each image (H, W, 3) in uint8: report-1.html, report-2.html and so on."""
     graph = block_graph(model)

@@ -3,8 +3,7 @@
 weights      weights in and out of files of any format
 pth          PyTorch's .pth, read without PyTorch and without running anything inside
 tensorfile   .safetensors
-pretrained   a trained model from its weights
-published    the authors' weights, downloaded
+pretrained   a trained model from its weights; the authors' weights, downloaded
 download     downloads that resume
 archive      .tgz from strangers, unpacked safely
 """

@@ -2,54 +2,69 @@
 
 from __future__ import annotations
 
-import math
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ..data.imagenet import imagenet_classes
-from ..models import PRESETS, PUBLISHED
-from ..models.cait import CaiT
-from .published import get_weights
+from ..models import FAMILIES, Model, family_named, find_model, published_models
+from .download import DownloadError, cache_directory, download
 from .weights import Info, WeightFile, load_weights, open_weights
+
+HUB = "https://huggingface.co"  # HF_ENDPOINT names a mirror
+OFFICIAL = "https://dl.fbaipublicfiles.com/deit"  # MINICAIT_OFFICIAL names a mirror
 
 
 def load_model(
     weights: str | Path, img_size: int | None = None, classes: Sequence[str] | None = None, seed: int = 0
-) -> tuple[CaiT, Info]:
+) -> tuple[Model, Info]:
     """The model in evaluation mode, and what is known about it: its classes, and how images are prepared for it.
 
     For another image size, the positions are resized. For other classes, the head starts anew.
     """
     if img_size is not None and img_size < 1:
         raise ValueError(f"the image size must be at least 1, got {img_size}")
-    file, info = open_trained(weights)
-    changes: dict[str, Any] = {} if img_size is None else {"img_size": [img_size] * 2}
-    if classes is not None:
-        changes["num_classes"] = len(classes)
-    model = CaiT(**info.config | changes, seed=seed)
-    new_head = {name: p.data.copy() for name, p in model.head.named_parameters()}
+    file, info = open_pretrained(weights)
+    changed = info.config.changed(img_size=img_size, num_classes=None if classes is None else len(classes))
+    model = family_named(info.family).model.from_config(changed, seed)
+    children = dict(model.named_modules())
+    new_heads = {name: {key: x.copy() for key, x in children[name].state_dict().items()} for name in model.heads}
     load_weights(model, file.path, new_head=classes is not None)
     if classes is not None and info.class_names != list(classes):
-        model.head.load_state_dict(new_head)
+        for name, state in new_heads.items():
+            children[name].load_state_dict(state)
         info = replace(info, class_names=list(classes))
     return model.eval(), replace(info, config=model.config)
 
 
-def open_trained(weights: str | Path) -> tuple[WeightFile, Info]:
-    """A file, and what is known about the model in it."""
-    path = get_weights(str(weights)) if str(weights) in PUBLISHED else Path(weights)
+def open_pretrained(weights: str | Path) -> tuple[WeightFile, Info]:
+    """A weights file, and what is known about the model in it."""
+    path = get_weights(str(weights)) if str(weights) in published_models() else Path(weights)
     if not path.suffix and not path.exists():
-        raise ValueError(f"there are no weights {weights}: give a file, or one of {', '.join(sorted(PUBLISHED))}")
+        names = ", ".join(sorted(published_models()))
+        raise ValueError(f"there are no weights {weights}: give a file, or one of {names}")
     file = open_weights(path)
-    return file, file.info or _info(file)
+    return file, file.info or recognised(file)
+
+
+def recognised(file: WeightFile) -> Info:
+    """Published files say nothing about themselves, but the shapes of their tensors tell all that matters."""
+    for family in FAMILIES:
+        try:
+            config = family.model.config_of(file.shapes)
+        except (KeyError, IndexError, ValueError, ZeroDivisionError):
+            continue
+        names = list(imagenet_classes()) if config.num_classes == len(imagenet_classes()) else None
+        return Info(family.name, config, names)
+    known = ", ".join(family.name for family in FAMILIES)
+    raise ValueError(f"{file.path.name} does not hold the weights of a known model ({known})")
 
 
 def outputs_for(classes: Sequence[str], info: Info, outputs: int) -> np.ndarray:
-    """For each class of the data, the model's output that stands for it: by name where the model has names."""
+    """For each class of the data, the index of the model's output for it: by name where the model has names."""
     known = info.class_names
     if known is not None and list(classes) == list(known):  # also where two classes have one name
         return np.arange(outputs)
@@ -63,32 +78,55 @@ def outputs_for(classes: Sequence[str], info: Info, outputs: int) -> np.ndarray:
     return np.array([known.index(name) for name in classes])
 
 
-def _info(file: WeightFile) -> Info:
-    """Published files say nothing about themselves, but the shapes of a CaiT's weights tell all that matters."""
+# ---- published weights
+
+
+def get_weights(name: str) -> Path:
+    """The file with the published weights of a model, downloaded to the cache unless it is there."""
+    family, _ = find_model(name)
+    if name not in family.published:
+        known = ", ".join(sorted(published_models()))
+        raise ValueError(f"there are no published weights for {name}; there are for {known}")
+    folder = cache_directory() / "weights"
+    for _, file_name in sources(name):
+        if (folder / file_name).is_file():
+            return folder / file_name
+    failures = []
+    for url, file_name in sources(name):
+        try:
+            path = download(url, folder / file_name)
+            _check_shapes(name, path)
+            return path
+        except DownloadError as error:
+            failures.append(str(error))
+    raise DownloadError("; ".join(failures))
+
+
+def sources(name: str) -> list[tuple[str, str]]:
+    """(address, file name) of a model's weights: timm's copy on the hub first, then the authors' file."""
+    hub, official = os.environ.get("HF_ENDPOINT", HUB), os.environ.get("MINICAIT_OFFICIAL", OFFICIAL)
+    published = find_model(name)[0].published[name]
+    return [
+        (f"{hub}/{published.hub}/resolve/main/model.safetensors", f"{name}.safetensors"),
+        (f"{official}/{published.official}", f"{name}.pth"),
+    ]
+
+
+def _check_shapes(name: str, path: Path) -> None:
+    """A download that is not this model's weights must not stay in the cache."""
     try:
-        config = _config(file.shapes)
-        CaiT.check_config(config)
-    except (KeyError, IndexError, ValueError) as error:
-        raise ValueError(f"{file.path.name} does not hold the weights of a CaiT ({error})") from error
-    names = list(imagenet_classes()) if config["num_classes"] == len(imagenet_classes()) else None
-    return Info(config, names)
+        if open_weights(path).shapes != _shapes(name):
+            raise ValueError(f"its tensors are not those of {name}")
+    except ValueError as error:
+        path.unlink()
+        raise DownloadError(f"what was downloaded for {name} is not its weights: {error}; it was deleted") from error
 
 
-def _config(shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
-    _, tokens, dim = shapes["pos_embed"]
-    patch = shapes["patch_embed.proj.weight"][-1]
-    depths = {stage: len({n.split(".")[1] for n in shapes if n.startswith(f"{stage}.")})
-              for stage in ("blocks", "blocks_token_only")}  # fmt: skip
-    config = {
-        "num_classes": shapes["head.weight"][0],
-        "img_size": [math.isqrt(tokens) * patch] * 2,
-        "patch_size": patch,
-        "dim": dim,
-        "depth": depths["blocks"],
-        "heads": shapes["blocks.0.attn.proj_l.weight"][0],
-        "depth_token_only": depths["blocks_token_only"],
-        "mlp_ratio": shapes["blocks.0.mlp.fc1.weight"][0] / dim,
-    }
-    preset = next((p for p in PRESETS.values() if (p.dim, p.depth) == (dim, config["depth"])), None)
-    # what LayerScale has learned is in the weights; stochastic depth matters to further training only
-    return config | {"layer_scale": 1e-5, "drop_path_rate": 0.0 if preset is None else preset.drop_path_rate}
+def _shapes(name: str) -> dict[str, tuple[int, ...]]:
+    """Shapes of a model's tensors, from one that is a single block deep: the others are alike."""
+    family, config = find_model(name)
+    shapes = {}
+    for key, tensor in family.model.from_config(config.changed(depth=1)).named_tensors():
+        for i in range(config.depth if key.startswith("blocks.0.") else 1):
+            shapes[key.replace("blocks.0.", f"blocks.{i}.")] = tensor.shape
+    return shapes

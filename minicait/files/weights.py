@@ -1,17 +1,17 @@
 """Weights in and out of files.
 
 In: `.safetensors` (timm's hub copies, and ours), `.npz`, and the released `.pth`, each tensor read straight into its
-parameter. Out: `.safetensors` with everything in its metadata that is needed to build the model again and to prepare
-images for it.
+parameter. Out: `.safetensors` whose metadata has everything needed to build the model again and to prepare images for
+it.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,9 @@ import numpy as np
 from autograd.backend import to_device
 
 from ..data.picture import MEAN, STD
-from ..models.cait import CaiT
+from ..models import Config, Model, family_named, family_of
+from ..models.model import LazyTensor
+from ..nn import Module
 from .pth import read_pth, read_tensor, tensors_in
 from .tensorfile import open_tensors, write_tensors
 
@@ -30,13 +32,25 @@ PLAIN_ENTRIES, EMA_ENTRIES = ("model", "state_dict", ""), ("model_ema", "state_d
 
 @dataclass
 class Info:
-    """What a weights file of ours knows beside the weights."""
+    """Everything a weights file of ours says beside the weights."""
 
-    config: dict[str, Any] = field(default_factory=dict)  # the arguments of CaiT
+    family: str
+    config: Config
     class_names: list[str] | None = None
     mean: tuple[float, ...] = MEAN
     std: tuple[float, ...] = STD
     crop_ratio: float = 1.0
+
+    def to_json(self) -> dict[str, Any]:
+        return {**vars(self), "config": self.config.to_json()}
+
+    @staticmethod
+    def from_json(content: dict[str, Any]) -> Info:
+        """Entries that a later version may add are ignored; files of version 0.1 have no family."""
+        family = family_named(content.get("family", "cait"))
+        config = family.model.config_type.from_json(content["config"])
+        rest = {key: content[key] for key in ("class_names", "mean", "std", "crop_ratio") if key in content}
+        return Info(family.name, config, **rest)
 
 
 @dataclass
@@ -47,7 +61,7 @@ class WeightFile:
     shapes: dict[str, tuple[int, ...]]
     read: Callable[[str], np.ndarray]
     info: Info | None = None
-    verify: Callable[[], None] = lambda: None  # raises if values cannot be read; after it, `read` works
+    verify: Callable[[], None] = lambda: None  # raise if values are damaged; after it, `read` works
 
 
 def open_weights(path: str | Path, ema: bool = False) -> WeightFile:
@@ -71,59 +85,66 @@ def open_weights(path: str | Path, ema: bool = False) -> WeightFile:
     return replace(opened, shapes=shapes, read=lambda name: opened.read(full[name]))
 
 
-def load_weights(model: CaiT, path: str | Path, new_head: bool = False, ema: bool = False) -> None:
+def load_weights(model: Module, path: str | Path, new_head: bool = False, ema: bool = False) -> None:
     """Read a weights file into a model.
 
     Position embeddings of another image size are resized. `new_head` keeps the model's own head where the file has none
-    or one for another number of classes; without it, that is an error. Nothing is changed unless all of it fits.
+    or one for another number of classes; without it, that is an error. Nothing changes unless all of it fits.
     """
     file = open_weights(path, ema)
-    own = dict(model.named_parameters())
-    skipped = _skipped_head(file, model, new_head)
-    resize = _resizer(file, model)
-    problems = [f"{name} is missing" for name in own if name not in file.shapes and name not in skipped]
-    problems += [f"{name} is unknown" for name in file.shapes if name not in own]
+    own = dict(model.named_tensors())
+    skipped = _skipped_heads(file, model, new_head)
+    tensors = {name: LazyTensor(shape, partial(file.read, name)) for name, shape in file.shapes.items()}
+    if isinstance(model, Model):
+        try:
+            tensors = model.adapted(tensors, None if file.info is None else file.info.config)
+        except ValueError as error:
+            raise ValueError(f"{file.path.name} does not fit the model: {error}") from None
+    problems = [f"{name} is missing" for name in own if name not in tensors and name not in skipped]
+    problems += [f"{name} is unknown" for name in tensors if name not in own]
     problems += [
-        f"{name} must have shape {own[name].shape}, got {shape}"
-        for name, shape in file.shapes.items()
-        if name in own and name not in skipped and shape != own[name].shape and not (name == "pos_embed" and resize)
+        f"{name} must have shape {own[name].shape}, got {tensor.shape}"
+        for name, tensor in tensors.items()
+        if name in own and name not in skipped and tensor.shape != own[name].shape
     ]
     if problems:
         more = f"; and {len(problems) - 4} more" if len(problems) > 4 else ""
         raise ValueError(f"{file.path.name} does not fit the model: {'; '.join(problems[:4])}{more}")
     file.verify()
-    for name, parameter in own.items():
+    for name, tensor in own.items():
         if name not in skipped:
-            value = file.read(name)
-            if name == "pos_embed" and resize is not None:
-                value = resize(value)
-            parameter.data[...] = to_device(value.astype(parameter.dtype, copy=False), parameter.device)
+            tensor.data[...] = to_device(tensors[name].read().astype(tensor.dtype, copy=False), tensor.device)
 
 
-def _skipped_head(file: WeightFile, model: CaiT, new_head: bool) -> set[str]:
-    """The parameters that the model keeps as they are."""
-    shape = file.shapes.get("head.weight")
-    classes = model.config["num_classes"]
-    if shape is not None and len(shape) == 2 and shape[0] != classes and not new_head:
-        raise ValueError(
-            f"{file.path.name} is for {shape[0]} classes, the model has {classes}: create it with "
-            f"num_classes={shape[0]}, or pass new_head=True to start with a new head"
-        )
-    return {"head.weight", "head.bias"} if new_head and (shape is None or shape[:1] != (classes,)) else set()
+def _skipped_heads(file: WeightFile, model: Module, new_head: bool) -> set[str]:
+    """Tensors of classifier heads that the model keeps as they are."""
+    if not isinstance(model, Model):
+        return set()
+    skipped = set()
+    for head in model.heads:
+        shape = file.shapes.get(f"{head}.weight")
+        if shape is not None and len(shape) == 2 and shape[0] != model.num_classes and not new_head:
+            raise ValueError(
+                f"{file.path.name} is for {shape[0]} classes, the model has {model.num_classes}: create it with "
+                f"num_classes={shape[0]}, or pass new_head=True to start with a new head"
+            )
+        if new_head and (shape is None or shape[:1] != (model.num_classes,)):
+            skipped |= {f"{head}.weight", f"{head}.bias"}
+    return skipped
 
 
 def save_weights(
-    model: CaiT,
+    model: Model,
     path: str | Path,
     class_names: Sequence[str] | None = None,
-    mean: Sequence[float] = Info.mean,
-    std: Sequence[float] = Info.std,
-    crop_ratio: float = Info.crop_ratio,
+    mean: Sequence[float] = MEAN,
+    std: Sequence[float] = STD,
+    crop_ratio: float = 1.0,
 ) -> None:
     """Write `.safetensors` from which `load_model` builds the model again.
 
-    `mean`, `std` and `crop_ratio` tell how images were prepared; they default to CaiT's. The file appears under its
-    name only when it is complete.
+    `mean`, `std` and `crop_ratio` tell how images were prepared. The file appears under its name only when it is
+    complete.
     """
     path = Path(path)
     if path.suffix != ".safetensors":
@@ -132,53 +153,14 @@ def save_weights(
         raise ValueError(f"there is no folder {path.parent}")
     if isinstance(class_names, str):
         raise ValueError("class_names must be a list of names, got one string")
+    family = family_of(model)
+    if family is None:
+        raise ValueError(f"save_weights: {type(model).__name__} is no model of a family, so no file can describe it")
     names = None if class_names is None else [str(name) for name in class_names]
-    if names is not None and len(names) != model.config["num_classes"]:
-        raise ValueError(f"{len(names)} class names do not fit a model with {model.config['num_classes']} classes")
-    info = Info(model.config, names, tuple(map(float, mean)), tuple(map(float, std)), float(crop_ratio))
-    write_tensors(path, model.state_dict(), {"format": "np", "minicait": json.dumps(asdict(info))})
-
-
-def resize_positions(pos_embed: np.ndarray, old: tuple[int, int], new: tuple[int, int]) -> np.ndarray:
-    """Position embeddings (1, rows * columns, d) for another grid, by bicubic interpolation as in the reference."""
-    grid = pos_embed[0].reshape(*old, -1).astype(np.float64)
-    grid = np.einsum("ri,ijd->rjd", bicubic(old[0], new[0]), grid)
-    grid = np.einsum("cj,rjd->rcd", bicubic(old[1], new[1]), grid)
-    return grid.reshape(1, new[0] * new[1], -1).astype(pos_embed.dtype)
-
-
-def bicubic(old: int, new: int) -> np.ndarray:
-    """The matrix (new, old) of cubic convolution with a = -0.75; pixel centres at half integers, edges repeated."""
-    a = -0.75
-    matrix = np.zeros((new, old))
-    for i in range(new):
-        place = (i + 0.5) * old / new - 0.5
-        first = int(np.floor(place)) - 1
-        for j in range(first, first + 4):
-            t = abs(place - j)
-            weight = (a + 2) * t**3 - (a + 3) * t**2 + 1 if t <= 1 else a * (t**3 - 5 * t**2 + 8 * t - 4)
-            matrix[i, min(max(j, 0), old - 1)] += weight
-    return matrix
-
-
-def _resizer(file: WeightFile, model: CaiT) -> Callable[[np.ndarray], np.ndarray] | None:
-    """What turns the file's position embeddings into the model's, if their grids of patches differ."""
-    shape = file.shapes.get("pos_embed", ())
-    new = _grid(model.config)
-    if len(shape) != 3 or shape[0] != 1 or shape[2] != model.config["dim"] or not shape[1]:
-        return None  # not positions: it will be said that the shape does not fit
-    root = math.isqrt(shape[1])
-    square = (root, root) if root * root == shape[1] else new  # as the published models are
-    old = square if file.info is None else _grid(file.info.config)
-    if old[0] * old[1] != shape[1]:
-        raise ValueError(f"{file.path.name} does not fit: {shape[1]} positions are not a grid of {old[0]} x {old[1]}")
-    return None if old == new else lambda pos_embed: resize_positions(pos_embed, old, new)
-
-
-def _grid(config: dict[str, Any]) -> tuple[int, int]:
-    """Rows and columns of patches."""
-    height, width = config["img_size"]
-    return height // config["patch_size"], width // config["patch_size"]
+    if names is not None and len(names) != model.num_classes:
+        raise ValueError(f"{len(names)} class names do not fit a model with {model.num_classes} classes")
+    info = Info(family.name, model.config, names, tuple(map(float, mean)), tuple(map(float, std)), float(crop_ratio))
+    write_tensors(path, model.state_dict(), {"format": "np", "minicait": json.dumps(info.to_json())})
 
 
 def _open_safetensors(path: Path) -> WeightFile:
@@ -186,20 +168,10 @@ def _open_safetensors(path: Path) -> WeightFile:
     if "minicait_checkpoint" in file.metadata:
         raise ValueError(f"{path.name}: this is the checkpoint of a run; its weights are in weights/best.safetensors")
     try:
-        info = _info(file.metadata["minicait"]) if "minicait" in file.metadata else None
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        info = Info.from_json(json.loads(file.metadata["minicait"])) if "minicait" in file.metadata else None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path.name} is damaged: its metadata describes no model ({error})") from error
     return WeightFile(path, file.shapes, file.read, info)
-
-
-def _info(text: str) -> Info:
-    """Our metadata. Entries that a later version may add are left aside."""
-    content = json.loads(text)
-    info = Info(
-        **{key: content[key] for key in ("config", "class_names", "mean", "std", "crop_ratio") if key in content}
-    )
-    CaiT.check_config(info.config)
-    return info
 
 
 def _open_npz(path: Path) -> WeightFile:

@@ -6,20 +6,15 @@ In the second, two layers long, the patches are frozen, and a class token gather
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate
-from numbers import Integral
-from operator import index
-from typing import Any
-
-import numpy as np
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from autograd import Tensor, ops
-from autograd.backend import Array, constant, to_device
 from autograd.random import Stream
 
 from ..nn import (
-    Branch,
     ClassAttention,
     DropPath,
     LayerNorm,
@@ -30,18 +25,16 @@ from ..nn import (
     Parameter,
     PatchEmbed,
     TalkingHeadsAttention,
+    residual,
+    stochastic_depth,
 )
 from ..nn.layers import truncated_normal
-from ..nn.record import observe_residual
-
-_SIZES = {"num_classes": 1, "patch_size": 1, "dim": 1, "depth": 0, "heads": 1, "depth_token_only": 1}  # and the least
-_NUMBERS = ("layer_scale", "drop_path_rate", "mlp_ratio")
-Rows = Array | None  # samples by number; None is all of them
-Kept = tuple[Rows, Rows]  # those that have the first branch of a block, and the second
+from .model import Config, Cost, Family, LazyTensor, Model, Outputs, Published
+from .positions import resized_positions
 
 
 class SelfAttentionBlock(Module):
-    """SA + FFN with LayerScale, eq. 4 and Fig. 1 (d), and stochastic depth on both branches:
+    """SA + FFN with LayerScale and stochastic depth, eq. 4 and Fig. 1 (d):
 
     x' = x  + diag(lambda)  SA(norm1(x))
     x" = x' + diag(lambda') FFN(norm2(x'))
@@ -59,36 +52,9 @@ class SelfAttentionBlock(Module):
         self.mlp = Mlp(dim, int(dim * mlp_ratio), stream.named("mlp"))
         self.drop_path_2 = DropPath(drop_path, f"{stream.purpose}/drop_path_2")
 
-    def forward(self, x: Tensor, kept: Kept | None = None) -> Tensor:
-        """`kept` are the samples that have a branch, for both branches; by default they are drawn here."""
-        first, second = kept or kept_samples([self], x)[0]
-        x = self._residual("attn", x, self.norm1, self.attn, self.gamma_1, self.drop_path_1, first)
-        return self._residual("mlp", x, self.norm2, self.mlp, self.gamma_2, self.drop_path_2, second)
-
-    def _residual(
-        self, name: str, x: Tensor, norm: LayerNorm, branch: Branch, scale: LayerScale, drop: DropPath, rows: Rows
-    ) -> Tensor:
-        """x + drop_path(diag(scale) branch(norm(x))), where a branch that is dropped is not computed."""
-        if rows is not None and not len(rows):
-            return x
-        inner = branch.inner(norm(x if rows is None else x[rows]))
-        if rows is None:
-            observe_residual(self, name, x, lambda: branch.last(inner), scale)
-        return ops.linear_residual(x, inner, branch.last.weight, branch.last.bias, scale, drop.factor, rows)
-
-
-def kept_samples(blocks: Sequence[SelfAttentionBlock], x: Tensor) -> list[Kept]:
-    """What stochastic depth keeps, for each branch of each block: drawn on the host, and sent to a GPU in one copy."""
-    samples = x.shape[0]
-    drawn = [drop.kept(samples) for block in blocks for drop in (block.drop_path_1, block.drop_path_2)]
-    drawn = [None if rows is None or len(rows) == samples else rows for rows in drawn]
-    some = [rows for rows in drawn if rows is not None]
-    if some and x.device != "cpu":
-        ends = accumulate(map(len, some))
-        whole = to_device(np.concatenate(some), x.device)
-        there = iter([whole[end - len(rows) : end] for rows, end in zip(some, ends, strict=True)])
-        drawn = [None if rows is None else next(there) for rows in drawn]
-    return list(zip(drawn[::2], drawn[1::2], strict=True))
+    def forward(self, x: Tensor) -> Tensor:
+        x = residual(x, self.attn, self.norm1, self.gamma_1, self.drop_path_1)
+        return residual(x, self.mlp, self.norm2, self.gamma_2, self.drop_path_2)
 
 
 class ClassAttentionBlock(Module):
@@ -103,24 +69,64 @@ class ClassAttentionBlock(Module):
         self.mlp = Mlp(dim, int(dim * mlp_ratio), stream.named("mlp"))
 
     def forward(self, cls: Tensor, patches: Tensor) -> Tensor:
-        z = ops.concat([cls, patches], axis=1)
-        cls = self._residual("attn", cls, self.attn, self.norm1(z), self.gamma_1)
-        return self._residual("mlp", cls, self.mlp, self.norm2(cls), self.gamma_2)
-
-    def _residual(self, name: str, cls: Tensor, branch: Branch, normed: Tensor, scale: LayerScale) -> Tensor:
-        """cls + diag(scale) branch(normed)."""
-        inner = branch.inner(normed)
-        observe_residual(self, name, cls, lambda: branch.last(inner), scale)
-        return ops.linear_residual(cls, inner, branch.last.weight, branch.last.bias, scale)
+        cls = residual(cls, self.attn, self.norm1, self.gamma_1, reads=ops.concat([cls, patches], axis=1))
+        return residual(cls, self.mlp, self.norm2, self.gamma_2)
 
 
-class CaiT(Module):
-    """Images (B, 3, H, W) to logits (B, classes).
+@dataclass(frozen=True)
+class CaiTConfig(Config):
+    heads: int
+    depth_token_only: int  # class-attention layers
+    layer_scale: float  # epsilon, the initial value of LayerScale
+    mlp_ratio: float
 
-    img_size    side of square images, or (height, width); multiples of patch_size
-    layer_scale epsilon, at which LayerScale starts; drop_path_rate is that of stochastic depth, the same in every layer
-    seed        of the initial weights, which depend on nothing else
+    least: ClassVar[Mapping[str, int]] = {**Config.least, "heads": 1, "depth_token_only": 1}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dim % self.heads:
+            raise ValueError(f"dim {self.dim} does not divide into {self.heads} heads")
+
+    @property
+    def layers(self) -> str:
+        return f"{self.depth}+{self.depth_token_only}"
+
+    def cost(self) -> Cost:
+        p, d, h, n, tokens = self.patch_size, self.dim, self.heads, self.patches, self.patches + 1
+        hidden = int(d * self.mlp_ratio)
+        linear = [(d, 3 * d), (d, d), (d, hidden), (hidden, d)]  # inputs and outputs of qkv, proj, fc1, fc2
+        weights = sum(i * o for i, o in linear)
+        block = weights + sum(o for _, o in linear) + 6 * d  # biases; two norms and two LayerScales
+        mixing = 2 * (h * h + h)
+        parameters = d + n * d + (3 * p * p * d + d)  # class token, positions, patch projection
+        parameters += self.depth * (block + mixing) + self.depth_token_only * block
+        parameters += 2 * d + (d + 1) * self.num_classes  # final norm, head
+
+        multiply_adds = n * 3 * p * p * d + d * self.num_classes
+        multiply_adds += self.depth * (n * weights + 2 * n * n * d + 2 * h * h * n * n)
+        # keys and values of all tokens; everything else of the class token only
+        multiply_adds += self.depth_token_only * (2 * tokens * d * d + 2 * d * d + 2 * tokens * d + 2 * d * hidden)
+
+        # A block saves both x_hat and the outputs of its norms, qkv, the attention maps, the input of proj, and the
+        # derivative and output of GELU.
+        saved = n * (8 * d + 2 * hidden) + 2 * n + h * n * n
+        saved_by_class_attention = tokens * (4 * d + 1) + h * tokens + 6 * d + 2 * hidden + 1
+        values = n * 3 * p * p + self.depth * saved + self.depth_token_only * saved_by_class_attention + 3 * d + 1
+        return Cost(parameters, multiply_adds, 4 * values, 4 * (n * 3 * p * p + saved))
+
+
+class CaiT(Model):
+    """Images (B, 3, H, W) to logits (B, K).
+
+    img_size        side of square images, or (height, width); multiples of patch_size
+    layer_scale     epsilon, the initial value of LayerScale
+    drop_path_rate  rate of stochastic depth, the same in every layer
+    seed            seed of the initial weights, which depend on nothing else
     """
+
+    config: CaiTConfig
+    config_type = CaiTConfig
+    no_decay = frozenset({"pos_embed", "cls_token"})
 
     def __init__(
         self,
@@ -136,18 +142,14 @@ class CaiT(Module):
         mlp_ratio: float = 4.0,
         seed: int = 0,
     ) -> None:
-        sizes: Any = [img_size, img_size] if isinstance(img_size, Integral) else img_size
-        self.config: dict[str, Any] = {
-            "num_classes": num_classes, "img_size": sizes, "patch_size": patch_size, "dim": dim,
-            "depth": depth, "heads": heads, "depth_token_only": depth_token_only, "layer_scale": layer_scale,
-            "drop_path_rate": drop_path_rate, "mlp_ratio": mlp_ratio,
-        }  # fmt: skip
-        self.check_config(self.config)
-        height, width = self.config["img_size"]
+        self.config = self.configure(
+            num_classes=num_classes, img_size=img_size, patch_size=patch_size, dim=dim, depth=depth, heads=heads,
+            depth_token_only=depth_token_only, layer_scale=layer_scale, drop_path_rate=drop_path_rate,
+            mlp_ratio=mlp_ratio,
+        )  # fmt: skip
         stream = Stream(seed, "cait")
-        patches = (height // patch_size) * (width // patch_size)
         self.cls_token = Parameter(truncated_normal((1, 1, dim), stream.named("cls_token")))
-        self.pos_embed = Parameter(truncated_normal((1, patches, dim), stream.named("pos_embed")))
+        self.pos_embed = Parameter(truncated_normal((1, self.config.patches, dim), stream.named("pos_embed")))
         self.patch_embed = PatchEmbed(patch_size, dim, stream=stream.named("patch_embed"))
         self.blocks = [
             SelfAttentionBlock(dim, heads, mlp_ratio, layer_scale, drop_path_rate, stream.named(f"blocks.{i}"))
@@ -160,57 +162,84 @@ class CaiT(Module):
         self.norm = LayerNorm(dim)
         self.head = Linear(dim, num_classes, stream=stream.named("head"))
 
-    @staticmethod
-    def check_config(config: dict[str, Any]) -> None:
-        """Raise ValueError unless a CaiT can be built so. NumPy's numbers become Python's, so that it can be saved."""
-        if not isinstance(config, dict) or set(config) != set(_SIZES) | {"img_size"} | set(_NUMBERS):
-            raise ValueError("CaiT: this configuration is not that of a CaiT")
-        try:
-            config["img_size"] = [index(side) for side in config["img_size"]]
-            config.update({name: index(config[name]) for name in _SIZES})
-            config.update({name: float(config[name]) for name in _NUMBERS})
-            height, width = config["img_size"]
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"CaiT: sizes must be numbers, and img_size one or two of them ({error})") from None
-        for name, least in _SIZES.items():
-            if config[name] < least:
-                raise ValueError(f"CaiT: {name} must be at least {least}, got {config[name]}")
-        patch, dim, heads = config["patch_size"], config["dim"], config["heads"]
-        if height % patch or width % patch or min(height, width) < 1:
-            raise ValueError(f"CaiT: an image of {height} x {width} does not divide into patches of {patch}")
-        if dim % heads:
-            raise ValueError(f"CaiT: dim {dim} does not divide into {heads} heads")
-        if not 0 <= config["drop_path_rate"] < 1:
-            raise ValueError(f"CaiT: drop_path_rate must be in [0, 1), got {config['drop_path_rate']}")
-
-    def forward(self, images: Any) -> Tensor:
-        return self.head(self.features(images))
+    def outputs(self, images: Any) -> Outputs:
+        features = self.features(images)
+        return Outputs(self.head(features), features=features)
 
     def features(self, images: Any) -> Tensor:
         """The normalised class token (B, dim), which the head classifies."""
-        patches = self.patch_embed(self._checked(images)) + self.pos_embed
-        for block, kept in zip(self.blocks, kept_samples(self.blocks, patches), strict=True):
-            patches = block(patches, kept)
+        patches = self.patch_embed(self.checked(images)) + self.pos_embed
+        with stochastic_depth(self, patches):
+            for block in self.blocks:
+                patches = block(patches)
         cls = ops.broadcast_to(self.cls_token, (patches.shape[0], 1, patches.shape[2]))
         for class_block in self.blocks_token_only:
             cls = class_block(cls, patches)
         return self.norm(cls[:, 0])
 
-    def _checked(self, images: Any) -> Tensor:
-        """Images as a Tensor beside the parameters: plain arrays take their dtype and go to their device."""
-        if not isinstance(images, Tensor):
-            images = Tensor(constant(images, like=self.pos_embed.data))
-        height, width = self.config["img_size"]
-        if images.dtype != self.pos_embed.dtype:
-            wanted = self.pos_embed.dtype
-            raise ValueError(f"CaiT: images must be normalised, in {wanted} as the weights, got {images.dtype}")
-        if images.ndim != 4 or images.shape[1:] != (3, height, width):
-            raise ValueError(
-                f"CaiT: this model takes images of shape (B, 3, {height}, {width}), got {images.shape}; resize them, "
-                "or create the model with another img_size"
-            )
-        return images
+    def adapted(self, tensors: Mapping[str, LazyTensor], stored: Config | None) -> dict[str, LazyTensor]:
+        return resized_positions(tensors, "pos_embed", self.config, stored)
+
+    @classmethod
+    def config_of(cls, shapes: Mapping[str, tuple[int, ...]]) -> CaiTConfig:
+        _, tokens, dim = shapes["pos_embed"]
+        patch = shapes["patch_embed.proj.weight"][-1]
+        depth, depth_token_only = (
+            len({name.split(".")[1] for name in shapes if name.startswith(f"{stage}.")})
+            for stage in ("blocks", "blocks_token_only")
+        )
+        # the weights hold what LayerScale has learned; stochastic depth matters only to further training
+        preset = next((p for p in PRESETS.values() if (p.dim, p.depth) == (dim, depth)), None)
+        return CaiTConfig(
+            num_classes=shapes["head.weight"][0],
+            img_size=(math.isqrt(tokens) * patch,) * 2,
+            patch_size=patch,
+            dim=dim,
+            depth=depth,
+            heads=shapes["blocks.0.attn.proj_l.weight"][0],
+            depth_token_only=depth_token_only,
+            layer_scale=1e-5,
+            drop_path_rate=0.0 if preset is None else preset.drop_path_rate,
+            mlp_ratio=shapes["blocks.0.mlp.fc1.weight"][0] / dim,
+        )
 
     def describe(self) -> str:
         c = self.config
-        return f"{c['depth']} + {c['depth_token_only']} blocks of {c['dim']}, patches of {c['patch_size']}"
+        return f"{c.depth} + {c.depth_token_only} blocks of {c.dim}, patches of {c.patch_size}"
+
+
+# Table 3: dim, depth, LayerScale epsilon (the official code's), drop rate of stochastic depth, resolutions
+_PAPER: dict[str, tuple[int, int, float, float, tuple[int, ...]]] = {
+    "xxs24": (192, 24, 1e-5, 0.1, (224, 384)),
+    "xxs36": (192, 36, 1e-5, 0.1, (224, 384)),
+    "xs24": (288, 24, 1e-5, 0.1, (224, 384)),
+    "xs36": (288, 36, 1e-6, 0.2, (224, 384)),
+    "s24": (384, 24, 1e-5, 0.1, (224, 384)),
+    "s36": (384, 36, 1e-6, 0.2, (224, 384)),
+    "s48": (384, 48, 1e-6, 0.3, (224, 384)),
+    "m24": (768, 24, 1e-5, 0.2, (224, 384)),
+    "m36": (768, 36, 1e-6, 0.3, (224, 384)),
+    "m48": (768, 48, 1e-6, 0.4, (224, 448)),
+}
+# ours, for small images: an eighth of the side as patch, so 64 tokens
+_SMALL: dict[str, tuple[int, int, float, float, tuple[int, ...]]] = {
+    "tiny": (96, 6, 0.1, 0.0, (32, 64)),
+    "small": (192, 12, 0.1, 0.05, (32, 64)),
+}
+
+PRESETS = {
+    f"cait_{name}_{size}": CaiTConfig(
+        num_classes=1000, img_size=(size, size), patch_size=size // 8 if table is _SMALL else 16, dim=dim, depth=depth,
+        heads=dim // 48, depth_token_only=2, layer_scale=epsilon, drop_path_rate=drop, mlp_ratio=4.0,
+    )
+    for table in (_PAPER, _SMALL)
+    for name, (dim, depth, epsilon, drop, sizes) in table.items()
+    for size in sizes
+}  # fmt: skip
+PUBLISHED = {
+    f"cait_{name}": Published(f"timm/cait_{name}.fb_dist_in1k", f"{name.upper()}.pth")
+    for name in ("xxs24_224", "xxs24_384", "xxs36_224", "xxs36_384", "xs24_384", "s24_224", "s24_384", "s36_384",
+                 "m36_384", "m48_448")
+}  # fmt: skip
+
+FAMILY = Family("cait", CaiT, PRESETS, PUBLISHED)

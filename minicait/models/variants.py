@@ -6,21 +6,18 @@ changes computes what CaiT computes, from weights of the same names.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
-import numpy as np
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 from autograd import Tensor, ops
-from autograd.backend import constant
 from autograd.random import Stream
 
-from ..nn import Branch, LayerNorm, LayerScale, Mlp, Module, MultiHeadAttention, Parameter
-from ..nn.record import observe_residual
-from .cait import CaiT
+from ..nn import LayerScale, MultiHeadAttention, Parameter
+from .cait import CaiT, CaiTConfig
 
 
 class Residual(NamedTuple):
-    """x + scale * branch(norm(x)): whether there is a norm, where the learned scale starts, and how many it is."""
+    """x + scale * branch(norm(x)): with a norm or without, and with how many learned scales, starting where."""
 
     norm: bool
     start: float | None  # None: at epsilon
@@ -42,30 +39,23 @@ RESIDUALS = {
 POOLINGS = ("class_attention", "class_token", "average")
 
 
-class Block(Module):
-    """Attention and FFN, each added as a row of RESIDUALS says. Among patches, or of a class token over patches."""
+@dataclass(frozen=True)
+class VariantConfig(CaiTConfig):
+    residual: str
+    talking_heads: bool
+    pooling: str
+    insert_at: int
 
-    def __init__(self, residual: Residual, attn: Branch, mlp: Mlp, dim: int, epsilon: float) -> None:
-        self.gamma_1 = residual.scale(dim, epsilon)
-        self.gamma_2 = residual.scale(dim, epsilon)
-        self.norm1 = LayerNorm(dim) if residual.norm else None
-        self.attn = attn
-        self.norm2 = LayerNorm(dim) if residual.norm else None
-        self.mlp = mlp
+    least: ClassVar = {**CaiTConfig.least, "depth_token_only": 0}
 
-    def forward(self, x: Tensor, patches: Tensor | None = None) -> Tensor:
-        """With patches, x is the class token, and they stay as they are."""
-        z = x if patches is None else ops.concat([x, patches], axis=1)
-        x = self._add("attn", x, self.attn, z if self.norm1 is None else self.norm1(z), self.gamma_1)
-        return self._add("mlp", x, self.mlp, x if self.norm2 is None else self.norm2(x), self.gamma_2)
-
-    def _add(self, name: str, x: Tensor, branch: Branch, z: Tensor, scale: Parameter | None) -> Tensor:
-        """x + scale * branch(z), where one scale for the whole branch is one for every channel, repeated."""
-        one = Tensor(constant(np.ones(1), like=x.data))
-        scale_of_channel = ops.broadcast_to(one if scale is None else scale, x.shape[-1:])
-        inner = branch.inner(z)
-        observe_residual(self, name, x, lambda: branch.last(inner), scale_of_channel)
-        return ops.linear_residual(x, inner, branch.last.weight, branch.last.bias, scale_of_channel)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.residual not in RESIDUALS:
+            raise ValueError(f"residual must be one of {', '.join(RESIDUALS)}, got {self.residual!r}")
+        if self.pooling not in POOLINGS:
+            raise ValueError(f"pooling must be one of {', '.join(POOLINGS)}, got {self.pooling!r}")
+        if self.pooling == "class_token" and not 0 <= self.insert_at < self.depth:
+            raise ValueError(f"insert_at must be the index of a block, 0 to {self.depth - 1}, got {self.insert_at}")
 
 
 class Variant(CaiT):
@@ -76,10 +66,11 @@ class Variant(CaiT):
     pooling        "class_attention"; "class_token": a token among the patches, as in ViT and DeiT, and no second stage;
                    "average": the mean of all patches, and no second stage
     insert_at      the block before which that token joins the patches; in ViT and DeiT it is there from the first, 0
-    sizes          as of CaiT
+    sizes          as in CaiT
     """
 
-    blocks: Any  # of Block
+    config: VariantConfig
+    blocks: Any  # their norms and scales may be None
     blocks_token_only: Any
 
     def __init__(
@@ -92,40 +83,38 @@ class Variant(CaiT):
         **sizes: Any,
     ) -> None:
         super().__init__(**sizes, drop_path_rate=0.0, seed=seed)
-        depth, dim, heads = (self.config[name] for name in ("depth", "dim", "heads"))
-        if residual not in RESIDUALS:
-            raise ValueError(f"Variant: residual must be one of {', '.join(RESIDUALS)}, got {residual!r}")
-        if pooling not in POOLINGS:
-            raise ValueError(f"Variant: pooling must be one of {', '.join(POOLINGS)}, got {pooling!r}")
-        if pooling == "class_token" and not 0 <= insert_at < depth:
-            raise ValueError(f"Variant: insert_at must be the number of a block, 0 to {depth - 1}, got {insert_at}")
+        own = {**vars(self.config), "residual": residual, "talking_heads": talking_heads, "pooling": pooling}
         if pooling != "class_attention":
+            own["depth_token_only"] = 0
             self.blocks_token_only = []
-            self.config["depth_token_only"] = 0
+        try:
+            self.config = VariantConfig(**own, insert_at=insert_at)
+        except ValueError as error:
+            raise ValueError(f"Variant: {error}") from None
         if pooling == "average":
             del self.cls_token
-        # CaiT's own layers, and so its own first weights, in blocks that add them up otherwise
-        for blocks in (self.blocks, self.blocks_token_only):
-            blocks[:] = [Block(RESIDUALS[residual], b.attn, b.mlp, dim, self.config["layer_scale"]) for b in blocks]
+        # CaiT's own blocks, and so its own initial weights, with other norms, scales and attention
+        kind, stream = RESIDUALS[residual], Stream(seed, "cait")
+        for block in [*self.blocks, *self.blocks_token_only]:
+            block.gamma_1, block.gamma_2 = (kind.scale(self.config.dim, self.config.layer_scale) for _ in range(2))
+            if not kind.norm:
+                block.norm1 = block.norm2 = None
         if not talking_heads:
-            for i, block in enumerate(self.blocks):  # by the names that they have in CaiT, so q, k, v start as there
-                block.attn = MultiHeadAttention(dim, heads, Stream(seed, "cait").named(f"blocks.{i}").named("attn"))
-        self.pooling, self.insert_at = pooling, insert_at
-        # a file with these is not taken for the weights of a CaiT
-        self.config |= {
-            "residual": residual, "talking_heads": talking_heads, "pooling": pooling, "insert_at": insert_at,
-        }  # fmt: skip
+            for i, block in enumerate(self.blocks):  # named as in CaiT, so q, k and v start as there
+                named = stream.named(f"blocks.{i}").named("attn")
+                block.attn = MultiHeadAttention(self.config.dim, self.config.heads, named)
 
     def features(self, images: Any) -> Tensor:
         """What the head classifies (B, dim): the class token, or the mean over the patches, normalised."""
-        x = self.patch_embed(self._checked(images)) + self.pos_embed
+        c = self.config
+        x = self.patch_embed(self.checked(images)) + self.pos_embed
         for i, block in enumerate(self.blocks):
-            if self.pooling == "class_token" and i == self.insert_at:
+            if c.pooling == "class_token" and i == c.insert_at:
                 x = ops.concat([self._class_tokens(x), x], axis=1)
             x = block(x)
-        if self.pooling == "average":
+        if c.pooling == "average":
             return self.norm(x).mean(1)
-        if self.pooling == "class_token":
+        if c.pooling == "class_token":
             return self.norm(x[:, 0])
         cls = self._class_tokens(x)
         for block in self.blocks_token_only:
@@ -133,5 +122,5 @@ class Variant(CaiT):
         return self.norm(cls[:, 0])
 
     def _class_tokens(self, x: Tensor) -> Tensor:
-        """One for each image. (ViT adds a learned position to it; the sum of two learned vectors is one.)"""
+        """One per image. (ViT adds a learned position to it; the sum of two learned vectors is one.)"""
         return ops.broadcast_to(self.cls_token, (x.shape[0], 1, x.shape[2]))

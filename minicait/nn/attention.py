@@ -51,7 +51,7 @@ class TalkingHeadsAttention(Attention):
     def inner(self, x: Any) -> Tensor:
         before, after = self.proj_l, self.proj_w
         mixing = before.weight, before.bias, after.weight, after.bias
-        return ops.talking_heads_attention(self.qkv(x), *mixing, observe=observer(self))
+        return ops.talking_heads_attention(self.qkv(x), *mixing, observe=observer(self, mixing=after))
 
     def describe(self) -> str:
         return f"{self.proj_l.weight.shape[0]} heads"

@@ -123,21 +123,22 @@ class Dropout(Module):
 class DropPath(Dropout):
     """Stochastic depth: in training, drops the whole residual branch of a sample with probability `rate`.
 
-    As a layer it drops what was computed; a block that asks for `kept` first need not compute it.
+    As a layer it drops what was computed; `residual` asks for `kept` first and does not compute the rest.
     """
 
     drop = staticmethod(ops.drop_path)
 
     def kept(self, samples: int) -> np.ndarray | None:
-        """The samples whose branch is kept, by number, or None for all of them."""
+        """Indices of the samples that keep their branch, or None if all do."""
         if not self.training or self.rate == 0:
             return None
         stream = random.current() or self.next_stream()
-        return np.flatnonzero(stream.named(self.purpose).uniform((samples,)) >= self.rate)
+        rows = np.flatnonzero(stream.named(self.purpose).uniform((samples,)) >= self.rate)
+        return None if len(rows) == samples else rows
 
     @property
     def factor(self) -> float:
-        """What makes up for the samples that are dropped."""
+        """Scale of the branches that are kept, so that their mean stays the same."""
         return 1 / (1 - self.rate) if self.training else 1.0
 
 

@@ -1,22 +1,23 @@
-"""Module: a tree of layers whose parameters have names, and Parameter: a Tensor that is learned.
+"""Module: a tree of layers with named tensors. Parameters are learned; buffers are state that is only kept.
 
-Attributes are the registry: a Parameter, a Module, or a list of Modules that is set on a Module belongs to it, in the
-order in which it was set, its own parameters before those of its parts.
+Attributes are the registry: a Parameter, a Buffer, a Module, or a list of Modules set on a Module belongs to it, in the
+order in which it was set; its own tensors come before those of its children.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Self
 
 import numpy as np
 
 from autograd import Tensor, random
-from autograd.backend import to_device, work_with
+from autograd.backend import FLOATS, to_device, work_with
 
 
 class Parameter(Tensor):
-    """A Tensor that requires grad, found by the Module on which it is set."""
+    """A learned Tensor: it requires grad, and the Module it is set on finds it."""
 
     __slots__ = ()
 
@@ -24,11 +25,24 @@ class Parameter(Tensor):
         super().__init__(data, requires_grad=True)
 
 
+class Buffer(Tensor):
+    """State that is saved, moved and averaged with the parameters but not learned, such as a running mean.
+
+    A layer updates it in place: `self.running_mean.data[...] = …`.
+    """
+
+    __slots__ = ()
+
+
 class Module:
-    """Subclasses set parameters and parts in `__init__` and write `forward`."""
+    """Base class of layers and models. Subclasses set tensors and children in `__init__` and define `forward`.
+
+    couples_samples  True if, in training, the output for one sample depends on the others, as with batch statistics.
+                     Such a batch is never cut into micro-batches.
+    """
 
     training: bool = True
-    flat: Any = None  # its weights as one array, once `minicait.flat.flatten` made them so
+    couples_samples: bool = False
     _calls: int = 0
 
     def forward(self, *args: Any) -> Tensor:
@@ -41,18 +55,14 @@ class Module:
             return self.forward(*args)
 
     def next_stream(self) -> random.Stream:
-        """Random numbers for a call in training where nobody said which: new ones for every call."""
+        """Random stream for a training call outside of `random.using`: a new one for every call."""
         self._calls += 1
         return random.Stream(purpose="unnamed", step=self._calls)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """For copies, whose weights are not parts of one array any more."""
-        return {name: value for name, value in vars(self).items() if name != "flat"}
 
     # ---- the tree
 
     def children(self) -> Iterator[tuple[str, Module]]:
-        """Its direct parts with their names."""
+        """Direct children with their names."""
         for name, value in vars(self).items():
             if isinstance(value, Module):
                 yield name, value
@@ -60,16 +70,26 @@ class Module:
                 yield from ((f"{name}.{i}", part) for i, part in enumerate(value) if isinstance(part, Module))
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
-        """Itself, under the name `prefix`, and all modules below."""
+        """The module itself, under the name `prefix`, and all modules below it."""
         yield prefix, self
         for name, child in self.children():
             yield from child.named_modules(f"{prefix}.{name}" if prefix else name)
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
+        return self._named(Parameter)
+
+    def named_buffers(self) -> Iterator[tuple[str, Buffer]]:
+        return self._named(Buffer)
+
+    def _named(self, kind: Any) -> Iterator[tuple[str, Any]]:
         for path, module in self.named_modules():
             for name, value in vars(module).items():
-                if isinstance(value, Parameter):
+                if isinstance(value, kind):
                     yield f"{path}.{name}" if path else name, value
+
+    def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Parameters and buffers."""
+        return self._named((Parameter, Buffer))
 
     def parameters(self) -> list[Parameter]:
         return [parameter for _, parameter in self.named_parameters()]
@@ -87,16 +107,22 @@ class Module:
     def eval(self) -> Self:
         return self.train(False)
 
+    @property
+    def device(self) -> str:
+        """Device of the parameters, "cpu" if there are none."""
+        return next((tensor.device for _, tensor in self.named_tensors()), "cpu")
+
     def to(self, device: str) -> Self:
-        """Move all parameters, in place."""
-        for parameter in self.parameters():
-            parameter.data = to_device(parameter.data, device)
+        """Move all parameters and buffers, in place."""
+        for _, tensor in self.named_tensors():
+            tensor.data = to_device(tensor.data, device)
         return self
 
     def astype(self, dtype: Any) -> Self:
-        """Convert all parameters, in place: float64 for comparing, float32 for everything else."""
-        for parameter in self.parameters():
-            parameter.data = work_with(parameter.data).astype(dtype)
+        """Convert all floating-point tensors, in place: float64 to compare, float32 for everything else."""
+        for _, tensor in self.named_tensors():
+            if tensor.dtype in FLOATS:
+                tensor.data = work_with(tensor.data).astype(dtype)
         return self
 
     def zero_grad(self) -> None:
@@ -106,15 +132,15 @@ class Module:
     # ---- state
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Every parameter by name, as a NumPy array. On the CPU these are the parameters themselves, not copies."""
-        return {name: parameter.numpy() for name, parameter in self.named_parameters()}
+        """All parameters and buffers by name, as NumPy arrays. On the CPU these share memory with the model."""
+        return {name: tensor.numpy() for name, tensor in self.named_tensors()}
 
     def load_state_dict(self, mapping: Mapping[str, Any], strict: bool = True) -> None:
-        """Copy arrays into the parameters. Nothing is changed unless all of it fits.
+        """Copy arrays into the parameters and buffers. Nothing changes unless all of it fits.
 
-        strict=False allows names that are missing or too many; shapes must always fit.
+        strict=False allows missing and unexpected names; shapes must always match.
         """
-        own = dict(self.named_parameters())
+        own = dict(self.named_tensors())
         values = {name: np.asarray(mapping[name]) for name in own if name in mapping}
         problems = [
             f"{name} must have shape {own[name].shape}, got {value.shape}"
@@ -129,13 +155,13 @@ class Module:
             more = f" (and {len(problems) - 5} more)" if len(problems) > 5 else ""
             raise ValueError(f"{type(self).__name__}: the weights do not fit: {'; '.join(problems[:5])}{more}")
         for name, value in values.items():
-            parameter = own[name]
-            parameter.data[...] = to_device(value.astype(parameter.dtype, copy=False), parameter.device)
+            tensor = own[name]
+            tensor.data[...] = to_device(value.astype(tensor.dtype, copy=False), tensor.device)
 
-    # ---- for people
+    # ---- printing
 
     def describe(self) -> str:
-        """What to print in brackets behind the name."""
+        """Text in brackets behind the name."""
         return ""
 
     def __repr__(self) -> str:
@@ -154,6 +180,18 @@ class Module:
             elif isinstance(value, list | tuple) and value and isinstance(value[0], Module):
                 last = f" to {key}.{len(value) - 1}, each" if len(value) > 1 else ""
                 yield from value[0]._lines(f"{key}.0{last}", indent + 1)
+
+
+@contextmanager
+def evaluation_mode(model: Module) -> Iterator[None]:
+    """Put a model into evaluation mode inside the block, and each of its modules back into its own mode after it."""
+    modes = [(module, module.training) for _, module in model.named_modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 def _listed(what: str, names: list[str]) -> list[str]:

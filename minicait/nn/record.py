@@ -18,6 +18,7 @@ from autograd import Tensor, no_grad
 from autograd.backend import Array, to_device
 
 if TYPE_CHECKING:
+    from .layers import Linear
     from .module import Module
 
 
@@ -26,6 +27,7 @@ class Attention(NamedTuple):
 
     before: np.ndarray
     after: np.ndarray
+    mixing: np.ndarray | None = None  # (heads, heads + 1): the weights that mixed the heads, and their bias
 
 
 class Residual(NamedTuple):
@@ -33,6 +35,7 @@ class Residual(NamedTuple):
 
     main: np.ndarray
     branch: np.ndarray
+    scale: np.ndarray | None = None  # LayerScale, as learned
 
     @property
     def ratio(self) -> float:
@@ -81,11 +84,14 @@ def is_recorded() -> bool:
     return bool(_listening.get())
 
 
-def observer(layer: Module, of_class_token: bool = False) -> Callable[..., None] | None:
-    """What an attention layer hands to its operation, or None when nobody listens."""
+def observer(layer: Module, of_class_token: bool = False, mixing: Linear | None = None) -> Callable[..., None] | None:
+    """Callback for an attention operation to hand its maps to, or None when nobody records."""
     listeners = [(result, names[id(layer)]) for result, names in _listening.get() if id(layer) in names]
     if not listeners:
         return None
+    weights = None
+    if mixing is not None and mixing.bias is not None:
+        weights = np.hstack([mixing.weight.numpy(), mixing.bias.numpy()[:, None]])
 
     def observe(maps: Array, mixed: Array | None = None) -> None:
         before = to_device(maps, "cpu")
@@ -94,15 +100,16 @@ def observer(layer: Module, of_class_token: bool = False) -> Callable[..., None]
             if of_class_token:
                 result.class_attention[name] = before
             else:
-                result.attention[name] = Attention(before, after)
+                result.attention[name] = Attention(before, after, weights)
 
     return observe
 
 
-def observe_residual(block: Module, part: str, main: Tensor, branch: Callable[[], Tensor], scale: Tensor) -> None:
-    """Offer the two sides of x + scale * branch(): `part` is the name of the layer that made the branch."""
+def observe_residual(branch: Module, main: Tensor, output: Callable[[], Tensor], scale: Tensor | None) -> None:
+    """Offer both sides of x + scale * branch; `output` computes the branch, and is called only if somebody records."""
     for result, names in _listening.get():
-        if id(block) in names:
-            name = f"{names[id(block)]}.{part}" if names[id(block)] else part
+        if id(branch) in names:
             with no_grad():
-                result.residual[name] = Residual(main.numpy(), (scale * branch()).numpy())
+                y = output() if scale is None else scale * output()
+            learned = None if scale is None else scale.numpy()
+            result.residual[names[id(branch)]] = Residual(main.numpy(), y.numpy(), learned)

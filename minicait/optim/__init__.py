@@ -1,5 +1,22 @@
-"""Optimisation: all parameters as one array, AdamW, the learning-rate schedule, the loss scaler, EMA of the weights."""
+"""Optimisation.
 
-from .adamw import EMA, AdamW, clip_gradients, global_norm, learning_rate, on_device, squares
+parameters   all parameters of a model as one array
+adamw        AdamW
+schedule     the learning rate over a run
+norm         the norm of all gradients, and clipping by it
+loss_scaler  dynamic loss scaling for float16
+ema          a moving average of the weights
+sweep        one pass over large arrays, in chunks, on threads
+"""
 
-__all__ = ["EMA", "AdamW", "clip_gradients", "global_norm", "learning_rate", "on_device", "squares"]
+from .adamw import AdamW
+from .ema import EMA
+from .loss_scaler import LossScaler
+from .norm import clip_gradients, global_norm
+from .parameters import Flat, FlatParameters, flat_parameters
+from .schedule import learning_rate
+
+__all__ = [
+    "EMA", "AdamW", "Flat", "FlatParameters", "LossScaler", "clip_gradients", "flat_parameters", "global_norm",
+    "learning_rate",
+]  # fmt: skip

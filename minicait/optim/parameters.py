@@ -1,79 +1,117 @@
-"""Many arrays as one: a model's weights, their gradients, and what an optimiser keeps for each of them.
-
-What is done to every value alike then takes a sweep over one array, instead of a few calls for each of hundreds.
-"""
+"""All parameters of a model as one array: an update is then one sweep, not a few calls for each of hundreds."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
+from weakref import WeakKeyDictionary
 
-from autograd import Tensor
 from autograd.backend import Array, array_module
 
-from ..nn import Module
+from ..nn import Module, Parameter
 
-Make = Callable[[int], Array]  # a new array of so many values
+Allocate = Callable[[int], Array]  # a new array of so many values
 
 
-def is_decayed(name: str, shape: tuple[int, ...]) -> bool:
-    """The reference's rule: biases, norms and LayerScale (all 1-d), positions and the class token are not decayed."""
-    return len(shape) > 1 and name.rpartition(".")[2] not in ("pos_embed", "cls_token")
+def is_decayed(name: str, shape: tuple[int, ...], no_decay: frozenset[str] = frozenset()) -> bool:
+    """The reference's rule: weight decay is for matrices, not for biases, norms and LayerScale, nor for `no_decay`."""
+    return len(shape) > 1 and name.rpartition(".")[2] not in no_decay
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each named array lies in a flat one. Arrays with weight decay come first, `decayed` values in all."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    slices: Mapping[str, slice]
+    size: int
+    decayed: int
+
+    @staticmethod
+    def of(shapes: Mapping[str, tuple[int, ...]], no_decay: frozenset[str] = frozenset()) -> Layout:
+        decays = {name: is_decayed(name, shape, no_decay) for name, shape in shapes.items()}
+        order = sorted(shapes, key=lambda name: not decays[name])
+        sizes = [math.prod(shapes[name]) for name in order]
+        ends = accumulate(sizes)
+        slices = {name: slice(end - size, end) for name, size, end in zip(order, sizes, ends, strict=True)}
+        decayed = sum(math.prod(shapes[name]) for name in order if decays[name])
+        return Layout(dict(shapes), {name: slices[name] for name in shapes}, sum(sizes), decayed)
 
 
 class Flat(dict[str, Array]):
-    """Arrays by name, each a part of `whole`. Those that weight decay is for come first there, `decayed` values in all.
+    """Named arrays that are views into one, `array`."""
 
-    The arrangement follows from the names and shapes, so two of the same can be worked on together.
-    """
+    def __init__(self, layout: Layout, array: Array) -> None:
+        self.layout, self.array = layout, array
+        super().__init__((name, array[layout.slices[name]].reshape(shape)) for name, shape in layout.shapes.items())
 
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], make: Make) -> None:
-        order = sorted(shapes, key=lambda name: not is_decayed(name, shapes[name]))
-        sizes = [math.prod(shapes[name]) for name in order]
-        self.whole = make(sum(sizes))
-        self.decayed = sum(size for name, size in zip(order, sizes, strict=True) if is_decayed(name, shapes[name]))
-        parts = {
-            name: self.whole[end - size : end].reshape(shapes[name])
-            for name, size, end in zip(order, sizes, accumulate(sizes), strict=True)
-        }
-        super().__init__((name, parts[name]) for name in shapes)
+    def __setitem__(self, name: str, value: Array) -> None:
+        if value is not self.get(name):  # as it is after flat[name] += ...
+            raise TypeError(f"{name} is a view into a flat array; write into it, flat[name][...] = ...")
 
-    def __setitem__(self, name: str, array: Array) -> None:
-        if array is not self.get(name):  # as it is after flat[name] += ...
-            raise TypeError(f"{name} is part of one array; write into it, flat[name][...] = ...")
-
-    def wholes(self, *others: Mapping[str, Array]) -> list[Array] | None:
-        """Its own whole and those of others, if they are arranged alike."""
-        alike = [o.whole for o in others if isinstance(o, Flat) and list(o) == list(self)]
-        return [self.whole, *alike] if len(alike) == len(others) else None
+    def copy(self) -> Flat:
+        return Flat(self.layout, self.array.copy())
 
 
-def zeros_like(weights: Mapping[str, Array]) -> dict[str, Array]:
-    """A zero for each of the weights, in arrays that are arranged as theirs."""
-    first = next(iter(weights.values()))
-    zeros = array_module(first).zeros
-    if any(w.dtype != first.dtype for w in weights.values()):
-        return {name: zeros(w.shape, w.dtype) for name, w in weights.items()}
-    return Flat({name: w.shape for name, w in weights.items()}, lambda size: zeros(size, first.dtype))
+class FlatParameters:
+    """The parameters of a model in one array: each `p.data` is a view into it. `flat_parameters` makes them."""
+
+    def __init__(self, parameters: Mapping[str, Parameter], no_decay: frozenset[str]) -> None:
+        self.parameters = dict(parameters)
+        kinds = {(p.dtype.name, p.device) for p in parameters.values()}
+        if len(kinds) != 1:
+            found = ", ".join(sorted(" on ".join(kind) for kind in kinds)) or "no parameters"
+            raise ValueError(f"FlatParameters: all parameters must have one dtype on one device, got {found}")
+        self.layout = Layout.of({name: p.shape for name, p in parameters.items()}, no_decay)
+        first = next(iter(parameters.values())).data
+        self.dtype, self.device = first.dtype, next(iter(kinds))[1]
+        self._new = lambda size: array_module(first).empty(size, first.dtype)
+        self.weights: Flat
+        self.move()
+
+    @property
+    def array(self) -> Array:
+        return self.weights.array
+
+    def move(self, allocate: Allocate | None = None) -> None:
+        """Move all parameters into a new array, by default in ordinary memory."""
+        self.weights = Flat(self.layout, (allocate or self._new)(self.layout.size))
+        self.attach()
+
+    def attach(self) -> None:
+        """Copy arrays that took a parameter's place into the flat one, so that every parameter is a view again."""
+        for name, p in self.parameters.items():
+            view = self.weights[name]
+            if p.data is not view:
+                if not self.fits(p):
+                    raise ValueError(f"{name} changed to {p.dtype} on {p.device}; create a new optimiser for the model")
+                view[...] = p.data
+                p.data = view
+
+    def fits(self, p: Parameter) -> bool:
+        return p.dtype == self.dtype and p.device == self.device
+
+    def zeros(self) -> Flat:
+        """An array of zeros for each parameter, in the same layout."""
+        return Flat(self.layout, array_module(self.array).zeros(self.layout.size, self.dtype))
 
 
-def flatten(model: Module, make: Make | None = None, parameters: Mapping[str, Tensor] | None = None) -> Flat | None:
-    """The weights of a model as one array, which they become unless they are; None if they have several dtypes.
+_known: WeakKeyDictionary[Module, FlatParameters] = WeakKeyDictionary()
 
-    With `make`, they move to the memory that it gives. Who has the model's parameters by name can give them, too.
-    """
-    parameters = parameters or dict(model.named_parameters())
-    flat = model.flat
-    if make is None and flat is not None and all(p.data is flat.get(name) for name, p in parameters.items()):
-        return flat
-    if len({(p.dtype, p.device) for p in parameters.values()}) != 1:
-        return None
-    first = next(iter(parameters.values())).data
-    empty = array_module(first).empty
-    flat = Flat({name: p.shape for name, p in parameters.items()}, make or (lambda size: empty(size, first.dtype)))
-    for name, p in parameters.items():
-        flat[name][...] = p.data
-        p.data = flat[name]
-    model.flat = flat
-    return flat
+
+def flat_parameters(model: Module) -> FlatParameters:
+    """The model's parameters as one array: the same object for its optimiser, its average and its workers."""
+    parameters = dict(model.named_parameters())
+    known = _known.get(model)
+    if known is not None and _same(known.parameters, parameters) and all(map(known.fits, parameters.values())):
+        known.attach()
+        return known
+    _known[model] = FlatParameters(parameters, getattr(model, "no_decay", frozenset()))
+    return _known[model]
+
+
+def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    return list(a) == list(b) and all(a[name] is b[name] for name in a)

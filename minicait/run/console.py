@@ -13,7 +13,6 @@ from autograd import cuda
 from ..data.folder import ImageFolder
 from ..data.source import NAMED, Source
 from ..machine import cpu_count, peak_megabytes
-from ..models.summary import cost
 from ..train.recipe import changes
 
 if TYPE_CHECKING:
@@ -29,8 +28,8 @@ FORWARD = 0.35  # of the cost of a training step, for an estimate
 
 def first_lines(run: Run) -> str:
     """Device with the reason, model, data, recipe, folder."""
-    plan, config = run.plan, run.trainer.model.config
-    c, side = cost(config), config["img_size"][0]
+    plan, model = run.plan, run.model
+    c, side = model.cost(), model.img_size[0]
     start = plan.model if plan.weights is None else f"from {plan.weights}"
     if plan.weights is not None:
         start += ", head kept" if run.head_kept else f", new head for {len(run.classes)} classes"
@@ -38,7 +37,7 @@ def first_lines(run: Run) -> str:
     said = {key: value for key, value in changes(plan.recipe).items() if key != "precision"}
     lines = {
         "device": device_line(run.device, run.threads),
-        "model": f"{start}, patches of {config['patch_size']}, {c.parameters:,} parameters, "
+        "model": f"{start}, patches of {model.config.patch_size}, {c.parameters:,} parameters, "
         f"{c.multiply_adds / 1e9:.2f} GFLOPs per image",
         "data": f"{run.images.name}, {len(run.classes)} classes, {side} pixels, {counts}",
         "precision": PRECISIONS[plan.recipe.precision],
@@ -61,7 +60,7 @@ def estimate(run: Run, seconds_per_batch: float) -> str:
     """Of the time that is left, with the evaluations after each epoch, and of the memory."""
     r = run.plan.recipe
     seconds = seconds_per_batch * (r.epochs * len(run.train_loader) - run.trainer.batches)
-    evaluations = (r.epochs - run.trainer.position.epoch) * (1 if run.trainer.ema is None else 2)
+    evaluations = (r.epochs - run.trainer.epoch) * (1 if run.trainer.ema is None else 2)
     seconds += seconds_per_batch / r.batch_size * FORWARD * evaluations * len(run.images.val)
     peak = peak_megabytes()
     memory = "" if peak is None else f", {peak / 2**10:.2f} GB of memory at the peak so far"

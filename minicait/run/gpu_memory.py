@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from autograd import cuda
 
-from ..models.cait import CaiT
-from ..models.summary import cost
+from ..models import Model
 from ..train.recipe import Recipe
 
 VALUE = 4  # bytes of a float32
@@ -33,23 +32,23 @@ class Needs(NamedTuple):
         return 1 << (most.bit_length() - 1) if most > 0 else 0
 
 
-def to_train(model: CaiT, recipe: Recipe, micro_batch: int | None = None, teacher: CaiT | None = None) -> Needs:
+def to_train(model: Model, recipe: Recipe, micro_batch: int | None = None, teacher: Model | None = None) -> Needs:
     # the weights, AdamW's two means, the gradients of a piece and their sum; and what else the recipe keeps for each
     copies = 5 + (recipe.ema_decay is not None) + (recipe.accumulate > 1)
-    own = cost(model.config)
+    own = model.cost()
     rest = copies * own.parameters + recipe.batch_size * _values_of_image(model)
-    rest += 0 if teacher is None else cost(teacher.config).parameters
+    rest += 0 if teacher is None else teacher.cost().parameters
     return Needs(min(micro_batch or recipe.batch_size, recipe.batch_size), own.activation_bytes, VALUE * rest)
 
 
-def to_evaluate(model: CaiT, batch_size: int, micro_batch: int | None = None) -> Needs:
-    own = cost(model.config)
+def to_evaluate(model: Model, batch_size: int, micro_batch: int | None = None) -> Needs:
+    own = model.cost()
     image = own.forward_bytes + VALUE * _values_of_image(model)
     return Needs(min(micro_batch or batch_size, batch_size), image, VALUE * own.parameters)
 
 
-def _values_of_image(model: CaiT) -> int:
-    height, width = model.config["img_size"]
+def _values_of_image(model: Model) -> int:
+    height, width = model.img_size
     return int(3 * height * width)
 
 

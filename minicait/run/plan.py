@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..data.source import Source
-from ..files.pretrained import load_model, open_trained
-from ..models import create_model, preset
-from ..models.cait import CaiT
+from ..files.pretrained import load_model, open_pretrained
+from ..models import Model, create_model, find_model
 from ..train.recipe import Recipe
 
 
@@ -43,14 +42,14 @@ class Plan:
         if self.img_size is not None:
             return self.img_size
         if self.weights is None:
-            return preset(self.model).img_size
-        return open_trained(self.weights)[1].config["img_size"][0]
+            return find_model(self.model)[1].img_size[0]
+        return open_pretrained(self.weights)[1].config.img_size[0]
 
-    def starting_model(self, classes: Sequence[str]) -> tuple[CaiT, bool]:
+    def starting_model(self, classes: Sequence[str]) -> tuple[Model, bool]:
         """With the weights that training starts from; and whether they are those of its head, too."""
         if self.weights is None:
             return create_model(self.model, len(classes), self.img_size, self.patch_size, seed=self.recipe.seed), True
-        known = open_trained(self.weights)[1].class_names
+        known = open_pretrained(self.weights)[1].class_names
         return load_model(self.weights, self.img_size, classes, self.recipe.seed)[0], known == list(classes)
 
 

@@ -24,12 +24,11 @@ from ..explain import attention_sheet, write_reports
 from ..files.pretrained import load_model
 from ..files.weights import save_weights
 from ..machine import cpu_count
-from ..models.cait import CaiT
-from ..train.checkpoint import checkpoint_state, load_checkpoint, save_checkpoint
+from ..models import Model
+from ..train.checkpoint import checkpoint_model, load_checkpoint, save_checkpoint
 from ..train.evaluate import attention_inside
-from ..train.progress import Epoch, NotFiniteError
 from ..train.teacher import Teacher
-from ..train.trainer import Trainer
+from ..train.trainer import Epoch, NotFiniteError, Trainer
 from .console import estimate, first_lines, resume_command
 from .gpu_memory import advising, to_train
 from .journal import Row, write_journal
@@ -48,7 +47,7 @@ class Run:
     """A folder: args.json, log.csv, curves.svg, train_batch.jpg, attention.png, report-1.html and others, weights/,
     checkpoint.safetensors.
 
-    config  of the model, if a checkpoint will bring its weights; otherwise the plan says what training starts from
+    model  where a checkpoint will bring the weights; by default what the plan says training starts from
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class Run:
         threads: int | None = None,
         checkpoint_batches: int = 100,
         skip_bad: bool = False,
-        config: dict[str, Any] | None = None,
+        model: Model | None = None,
         micro_batch: int | None = None,
     ) -> None:
         if device == "cpu" and plan.recipe.precision != "fp32":
@@ -73,11 +72,14 @@ class Run:
         self.signals = Signals()
         self.told = 0  # bad images
         r = plan.recipe
-        side = plan.side() if config is None else config["img_size"][0]
+        side = plan.side() if model is None else model.img_size[0]
         images = plan.data.open(side, r.seed, r.crop_ratio)
         self.images = images._replace(val=images.train) if plan.overfit else images
         self.classes = list(images.train.classes)
-        model, self.head_kept = (CaiT(**config), True) if config is not None else plan.starting_model(self.classes)
+        self.head_kept = True
+        if model is None:
+            model, self.head_kept = plan.starting_model(self.classes)
+        self.model = model
         teacher, self.teacher_hash = None, None
         if plan.teacher is not None:
             teacher = Teacher(plan.teacher, model, self.classes, device, threads, micro_batch)
@@ -119,7 +121,7 @@ class Run:
         try:
             if not self.rows and not self.trainer.batches:
                 self._save()  # so that a run can be resumed from its first moment on
-                self.attention_at_start = self._attention_inside(self.trainer.model)
+                self.attention_at_start = self._attention_inside(self.model)
                 first = next(self.train_loader.epoch(0))
                 write_picture(self.path / "train_batch.jpg", batch_picture(first.images[:32]))
                 if self.attention_at_start is not None:
@@ -167,12 +169,10 @@ class Run:
         self.before -= extra["seconds"]
         write_journal(self.path, self.rows)
 
-    def _after_batch(self, loss: float | None) -> None:
+    def _after_batch(self, loss: float) -> None:
         self.bar.update()
-        if loss is not None:
-            self.bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
+        self.bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
         if self.trainer.batches - self.first_batch == ESTIMATE_AFTER:
-            self.trainer.settle()  # or it would be the time to queue them
             tqdm.write(estimate(self, (time.perf_counter() - self.started) / ESTIMATE_AFTER))
             sys.stdout.flush()
         if self.signals.asked is not None:
@@ -187,7 +187,7 @@ class Run:
         row = Row(
             epoch.number, epoch.steps, epoch.lr, epoch.loss, epoch.scores.loss, epoch.scores.top1, epoch.scores.top5,
             None if ema is None else ema.top1, None if ema is None else ema.top5,
-            self._attention_inside(self.trainer.model), images / epoch.seconds,
+            self._attention_inside(self.model), images / epoch.seconds,
             self.train_loader.waited / epoch.seconds, now - self.before, len(self._bad_images()),
             epoch.skipped, epoch.loss_scale,
         )  # fmt: skip
@@ -213,7 +213,7 @@ class Run:
     def _save_weights(self, name: str) -> None:
         ratio = self.plan.recipe.crop_ratio
         path = self.path / f"weights/{name}.safetensors"
-        save_weights(self.trainer.model, path, self.classes, crop_ratio=ratio)
+        save_weights(self.model, path, self.classes, crop_ratio=ratio)
 
     def _tell_bad(self) -> None:
         """How many images were left out so far, and why, for the first few."""
@@ -232,7 +232,7 @@ class Run:
     def _loaders(self) -> tuple[Loader, Loader]:
         return self.train_loader, self.val_loader
 
-    def _attention_inside(self, model: CaiT) -> float | None:
+    def _attention_inside(self, model: Model) -> float | None:
         if self.shapes is None:
             return None
         return attention_inside(model, self.shapes, threads=self.threads, micro_batch=self.micro_batch)
@@ -251,7 +251,6 @@ class Run:
         self.reports = write_reports(model, few, titles, self.classes, self.path / "report.html")
 
     def _save(self) -> None:
-        self.trainer.settle()
         if (name := self.trainer.not_finite()) is not None:  # never in place of a good one
             at = f"at batch {self.trainer.batches}"
             raise NotFiniteError(f"training stopped {at}: the weights of {name} are not finite")
@@ -297,7 +296,7 @@ def resumed(path: Path, **options: Any) -> Run:
         plan = Plan.from_json(json.loads(arguments.read_text(encoding="utf-8")))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{arguments} is damaged ({error})") from error
-    run = Run(plan, path, config=checkpoint_state(path / "checkpoint.safetensors")["config"], **options)
+    run = Run(plan, path, model=checkpoint_model(path / "checkpoint.safetensors"), **options)
     run.resume()
     return run
 

@@ -102,9 +102,7 @@ def _gelu(x: Array) -> Sequence[Array]:
 
 
 def _adamw(p: Array, g: Array, m: Array, v: Array, average: Array) -> Sequence[Array]:
-    v, other = v * v, average.copy()
-    betas = 0.9, 0.999
-    pace = to_device(np.array(kernels.pace_of(7, betas, 0.75, by=0.5), p.dtype), device_of(p))
-    kernels.adamw(p, g, m, v, pace, 1e-2, betas, 1e-8, 0.01, p.size // 2, average)
-    kernels.move_average(other, p, pace)
-    return p, m, v, average, other
+    v = v * v
+    kernels.adamw(p, g, m, v, 7, 1e-2, (0.9, 0.999), 1e-8, 0.01, p.size // 2)
+    kernels.move_average(average, p, 0.25)
+    return p, m, v, average

@@ -9,25 +9,23 @@ from __future__ import annotations
 import numpy as np
 
 from autograd import ops
-from autograd.kernels.judge import Known
 
 from ..data.loader import Loader
 from ..data.shapes import Shapes
-from ..models import preset
-from ..models.cait import CaiT
+from ..models import create_model
+from ..optim import LossScaler
 from ..train import Recipe, Trainer, predict
 from .report import DIFFERS, OK, Finding
 
 PRECISIONS = ("fp32", "tf32", "fp16")  # of the trainer on a GPU
 ALLOWED = {"fp32": 1e-4, "tf32": 1e-2, "fp16": 2e-2}  # of a loss
-CONFIG = preset("cait_tiny_32").config(num_classes=len(Shapes.classes), drop_path_rate=0.2)
 STEPS, BATCH = 8, 8
 RECIPE = Recipe(lr=1e-3, clip_norm=1.0, ema_decay=0.9, label_smoothing=0.1)
 
 
 def losses_agree(device: str, precision: str) -> Finding:
     """A GPU against NumPy; NumPy against its float64."""
-    got, known = losses(device, precision)
+    got, scaler = losses(device, precision)
     want, _ = losses("cpu", dtype="float64" if device == "cpu" else "float32", processes=False)
     apart = [abs(a - b) / abs(b) for a, b in zip(got, want, strict=True)]
     columns = (device, "NumPy") if device != "cpu" else ("float32", "float64")
@@ -37,26 +35,26 @@ def losses_agree(device: str, precision: str) -> Finding:
         lines.append("{:12s} {:12.7f} {:12.7f}  {:.1e}".format(name, *numbers))
     result = f"losses at most {max(apart):.1e} apart ({ALLOWED[precision]:.0e} allowed)"
     if precision == "fp16":
-        lines.append(f"steps left out: {known.skipped:.0f}; scale of the loss in the end: {known.scale:g}")
-        result += f", {known.skipped:.0f} steps left out"
+        lines.append(f"steps skipped: {scaler.skipped}; final loss scale: {scaler.scale:g}")
+        result += f", {scaler.skipped} steps skipped"
     agrees = all(difference <= ALLOWED[precision] for difference in apart)  # which NaN is not
     return Finding(OK if agrees else DIFFERS, result, lines)
 
 
 def losses(
     device: str, precision: str = "fp32", dtype: str = "float32", processes: bool | None = None
-) -> tuple[list[float], Known]:
-    """Of each step, and that of the average of the weights on the last batch; and what the gate knows in the end."""
-    model = CaiT(**CONFIG).astype(dtype)
+) -> tuple[list[float], LossScaler]:
+    """Of each step, and that of the average of the weights on the last batch; and the loss scaler."""
+    model = create_model("cait_tiny_32", len(Shapes.classes), drop_path_rate=0.2).astype(dtype)
     trainer = Trainer(model, RECIPE, device, processes=processes, precision=precision)
-    shapes = Shapes(STEPS * BATCH, CONFIG["img_size"])
+    shapes = Shapes(STEPS * BATCH, model.img_size[0])
     try:
         batches = list(Loader(shapes, BATCH, training=True, threads=0))
         found = [trainer.step(images, labels) for images, labels in batches]
     finally:
-        trainer.end_workers()
+        trainer.close()
     assert trainer.ema is not None
     images, labels = batches[-1]
     with trainer.ema.applied():
         logits = predict(trainer.model, images.astype(dtype))
-    return [*found, ops.cross_entropy(logits.astype(np.float64), labels).item()], trainer.gate.known
+    return [*found, ops.cross_entropy(logits.astype(np.float64), labels).item()], trainer.scaler

@@ -1,10 +1,21 @@
-"""Training: `value_and_grad` computes on threads, `recipe` says what to do, `trainer` does it, `evaluate` looks."""
+"""Training.
+
+trainer     a step, and the epochs of a recipe
+gradients   how a batch becomes gradients, on any number of threads or processes
+tree        the one order in which gradients are added
+workers     threads and processes
+coupling    samples that must not be separated
+objectives  what training minimises
+recipe      what a run does, as plain data
+evaluate    accuracy, and where a model looks
+teacher     a trained model to distil from
+checkpoint  everything a run needs to continue to the bit
+"""
 
 from .evaluate import Scores, attention_inside, evaluate, predict
 from .gradients import value_and_grad
-from .progress import Epoch, NotFiniteError
 from .recipe import RECIPES, Recipe, recipe
-from .trainer import Trainer
+from .trainer import Epoch, NotFiniteError, Trainer
 
 __all__ = [
     "RECIPES",

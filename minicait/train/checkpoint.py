@@ -1,8 +1,7 @@
-"""Checkpoints: everything a run needs to go on to the bit, in one file that is whole or not there.
+"""Checkpoints: everything a run needs to continue to the bit, in one file that is whole or not there.
 
-Arrays are the weights, AdamW's two means, the EMA, and gradients that wait for their step; counts and the position in
-the data are JSON in the file's metadata, with a hash of all arrays. No random state is needed: random numbers are named
-by seed and step.
+Arrays are the weights and buffers, AdamW's two moments, the EMA, and accumulated gradients; counts and losses are JSON
+in the file's metadata, with a hash of all arrays. No random state is needed: random numbers are named by seed and step.
 """
 
 from __future__ import annotations
@@ -17,26 +16,26 @@ from typing import Any
 import numpy as np
 
 from autograd.backend import to_device
-from autograd.kernels.judge import Known
 
 from ..files.tensorfile import open_tensors, write_tensors
-from ..optim.parameters import zeros_like
-from .progress import Position
+from ..models import Model, family_named, family_of
 from .trainer import Trainer
 
 
 def save_checkpoint(trainer: Trainer, path: Path, extra: Mapping[str, Any] | None = None) -> None:
     """Write the state of a trainer, and anything else that JSON can hold."""
-    trainer.settle()
     arrays = {key: to_device(array, "cpu") for key, array in _arrays(trainer).items()}
     state = {
-        "config": trainer.model.config,
+        "family": getattr(family_of(trainer.model), "name", None),
+        "config": _config(trainer),
         "recipe": asdict(trainer.recipe),
+        "scaler": trainer.scaler.state_dict(),
         "batches": trainer.batches,
-        "gate": trainer.gate.known._asdict(),
+        "epoch": trainer.epoch,
+        "losses": trainer.losses,
+        "steps": trainer.optimiser.steps,
+        "ema_steps": 0 if trainer.ema is None else trainer.ema.steps,
         "lr": trainer.optimiser.lr,
-        "position": asdict(trainer.position),
-        "waiting": sorted(trainer.waiting),
         "extra": dict(extra or {}),
     }
     text = json.dumps(state)
@@ -44,27 +43,34 @@ def save_checkpoint(trainer: Trainer, path: Path, extra: Mapping[str, Any] | Non
 
 
 def load_checkpoint(trainer: Trainer, path: Path) -> dict[str, Any]:
-    """Put a trainer where the one that wrote the checkpoint was. Returns the extra that was saved with it.
+    """Put a trainer where the one that wrote the checkpoint was. Return the extra that was saved with it.
 
-    Nothing is changed unless the file is whole, unaltered, and of the same model and recipe.
+    Nothing changes unless the file is whole, unaltered, and of the same model and recipe.
     """
     state, arrays = read_checkpoint(path)
-    for what, ours in (("config", trainer.model.config), ("recipe", asdict(trainer.recipe))):
+    for what, ours in (("config", _config(trainer)), ("recipe", asdict(trainer.recipe))):
         if state[what] != ours:
             different = sorted(key for key in {*ours, *state[what]} if ours.get(key) != state[what].get(key))
             raise ValueError(f"{path.name} is of another run: its {what} differs in {', '.join(different)}")
-    own = {key: array for key, array in _arrays(trainer).items() if not key.startswith("waiting/")}
-    own |= {f"waiting/{name}": trainer.optimiser.mean[name] for name in state["waiting"]}
+    before = trainer.accumulated
+    trainer.accumulated = trainer.optimiser.parameters.zeros() if "accumulated" in arrays else None
+    own = _arrays(trainer)
     if {key: array.shape for key, array in own.items()} != {key: array.shape for key, array in arrays.items()}:
+        trainer.accumulated = before
         raise ValueError(f"{path.name} is of another run: its arrays are others")
-    waiting = {name: mean for name, mean in trainer.optimiser.mean.items() if name in state["waiting"]}
-    trainer.waiting = zeros_like(waiting) if waiting else {}
-    for key, array in _arrays(trainer).items():
+    for key, array in own.items():
         array[...] = to_device(arrays[key], trainer.device)
-    trainer.batches, trainer.optimiser.lr = state["batches"], state["lr"]
-    trainer.gate.restore(Known(**state["gate"]))
-    trainer.position = Position(**state["position"])
+    trainer.scaler.load_state_dict(state["scaler"])
+    trainer.batches, trainer.epoch, trainer.losses = state["batches"], state["epoch"], state["losses"]
+    trainer.optimiser.steps, trainer.optimiser.lr = state["steps"], state["lr"]
+    if trainer.ema is not None:
+        trainer.ema.steps = state["ema_steps"]
     return state["extra"]
+
+
+def _config(trainer: Trainer) -> dict[str, Any]:
+    """Configuration of a Model; other modules have none."""
+    return trainer.model.config.to_json() if isinstance(trainer.model, Model) else {}
 
 
 def checkpoint_state(path: Path) -> dict[str, Any]:
@@ -75,6 +81,13 @@ def checkpoint_state(path: Path) -> dict[str, Any]:
     if "minicait_checkpoint" not in metadata:
         raise ValueError(f"{path.name} is no checkpoint of a training run")
     return json.loads(metadata["minicait_checkpoint"])
+
+
+def checkpoint_model(path: Path) -> Model:
+    """A model of the kind that a checkpoint is of, with new weights."""
+    state = checkpoint_state(path)
+    family = family_named(state["family"])
+    return family.model.from_config(family.model.config_type.from_json(state["config"]))
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -89,13 +102,13 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 def _arrays(trainer: Trainer) -> dict[str, Any]:
     """All arrays of a trainer by name: the very ones it uses."""
     parts = {
-        "model": {name: p.data for name, p in trainer.model.named_parameters()},
+        "model": {name: tensor.data for name, tensor in trainer.model.named_tensors()},
         "mean": trainer.optimiser.mean,
         "square": trainer.optimiser.square,
-        "ema": {} if trainer.ema is None else trainer.ema.average,
-        "waiting": trainer.waiting,
+        "ema": {} if trainer.ema is None else {**trainer.ema.average, **trainer.ema.buffers},
     }
-    return {f"{part}/{name}": array for part, arrays in parts.items() for name, array in arrays.items()}
+    named = {f"{part}/{name}": array for part, arrays in parts.items() for name, array in arrays.items()}
+    return named if trainer.accumulated is None else {**named, "accumulated": trainer.accumulated.array}
 
 
 def _digest(text: str, arrays: Mapping[str, np.ndarray]) -> str:

@@ -14,68 +14,63 @@ from autograd.backend import Array, array_module, to_device
 from ..data.loader import Batch
 from ..data.picture import normalise
 from ..data.shapes import Shapes
-from ..machine import blas_threads, cpu_count, keep_freed_memory
-from ..models.cait import CaiT
+from ..machine import blas_threads, cpu_count, in_order, keep_freed_memory
+from ..models.model import Model
+from ..nn import Module, evaluation_mode
 from ..nn.record import record
-from .gradients import default_micro_batch, pieces_in_order
+from .gradients import default_micro_batch
 
 
 class Scores(NamedTuple):
-    top1: float  # the share of images whose class is the first guess
+    top1: float  # share of images whose class is the first guess
     top5: float  # or among the first five
     loss: float
 
 
-def predict(model: CaiT, images: Any, threads: int | None = None, micro_batch: int | None = None) -> np.ndarray:
-    """Logits (B, classes) in evaluation mode, in pieces on threads.
+def predict(model: Module, images: Any, threads: int | None = None, micro_batch: int | None = None) -> np.ndarray:
+    """Logits (B, K) in evaluation mode, by micro-batches on threads.
 
-    For a single image, the products of matrices inside are spread over the threads instead: the last digits may then
-    depend on their number.
+    For a single image, the matrix products inside are spread over the threads instead: the last digits may then depend
+    on their number.
     """
-    if model.pos_embed.device == "cpu" and len(images) == 1:
-        training = model.training
+    if model.device == "cpu" and len(images) == 1:
         keep_freed_memory()
-        try:
-            with blas_threads(threads or cpu_count()), ag.no_grad():
-                return model.eval()(images).numpy()
-        finally:
-            model.train(training)
-    return to_device(logits_in_pieces(model, images, threads, micro_batch), "cpu")
+        with blas_threads(threads or cpu_count()), ag.no_grad(), evaluation_mode(model):
+            return model(images).numpy()
+    return to_device(predicted_logits(model, images, threads, micro_batch), "cpu")
 
 
-def logits_in_pieces(model: CaiT, images: Any, threads: int | None, micro_batch: int | None = None) -> Array:
-    """On the model's device, and the same bits for any number of threads."""
+def predicted_logits(model: Module, images: Any, threads: int | None, micro_batch: int | None = None) -> Array:
+    """Logits on the model's device, the same bits for any number of threads."""
     logits = list(_pieces(model, images, threads, micro_batch, lambda part: model(part).data))
     return logits[0] if len(logits) == 1 else array_module(logits[0]).concatenate(logits)
 
 
 def _pieces(
-    model: CaiT, images: Any, threads: int | None, micro_batch: int | None, work: Callable[[Any], Any]
+    model: Module, images: Any, threads: int | None, micro_batch: int | None, work: Callable[[Any], Any]
 ) -> Iterator[Any]:
-    """work(piece) for the pieces of a batch in evaluation mode, in order; on a GPU it is one piece, unless asked."""
-    on_cpu = model.pos_embed.device == "cpu"
+    """Yield work(micro-batch) in evaluation mode, in order. On a GPU the batch stays whole unless asked."""
+    on_cpu = model.device == "cpu"
     size = micro_batch or (default_micro_batch(model, len(images)) if on_cpu else max(1, len(images)))
-    workers = min(threads or cpu_count(), max(1, -(-len(images) // size))) if on_cpu else 1
+    starts = range(0, len(images), size)
+    workers = min(threads or cpu_count(), max(1, len(starts))) if on_cpu else 1
 
     def piece(start: int) -> Any:
         with ag.no_grad():
             return work(images[start : start + size])
 
-    training = model.training
-    model.eval()
-    try:
-        yield from pieces_in_order(piece, range(0, len(images), size), workers)
-    finally:
-        model.train(training)
+    keep_freed_memory()
+    with evaluation_mode(model), blas_threads(1):
+        yield from map(piece, starts) if workers == 1 else in_order(piece, starts, workers)
 
 
 def evaluate(
-    model: CaiT, batches: Iterable[Batch], threads: int | None = None, micro_batch: int | None = None
+    model: Module, batches: Iterable[Batch], threads: int | None = None, micro_batch: int | None = None
 ) -> Scores:
     right1 = right5 = count = 0
     loss = 0.0
     for images, labels in batches:
-        logits = to_device(logits_in_pieces(model, images, threads, micro_batch), "cpu")
+        logits = to_device(predicted_logits(model, images, threads, micro_batch), "cpu")
         logits = logits.astype(np.promote_types(logits.dtype, np.float32), copy=False)
         guesses = np.argsort(-logits, axis=1, kind="stable")[:, :5]
         hits = guesses == labels[:, None]
@@ -87,18 +82,18 @@ def evaluate(
 
 
 def attention_inside(
-    model: CaiT, shapes: Shapes, count: int = 64, threads: int | None = None, micro_batch: int | None = None
+    model: Model, shapes: Shapes, count: int = 64, threads: int | None = None, micro_batch: int | None = None
 ) -> float:
-    """The share of class attention (first layer, mean over heads, patches only) that falls on the object.
+    """Share of class attention (first layer, mean over heads, patches only) that falls on the object.
 
-    A model that looks everywhere alike has the share of the image that the object covers.
+    Uniform attention gives the share of the image that the object covers.
     """
-    p = model.config["patch_size"]
     rendered = [shapes.render(i) for i in range(min(count, len(shapes)))]
     images = normalise(np.stack([image for image, _, _ in rendered]))
     masks = np.stack([mask for _, mask, _ in rendered]).astype(np.float64)
-    rows, columns = masks.shape[1] // p, masks.shape[2] // p
-    covered = masks.reshape(-1, rows, p, columns, p).mean(axis=(2, 4)).reshape(len(masks), -1)
+    rows, columns = model.grid
+    patches = masks.reshape(-1, rows, masks.shape[1] // rows, columns, masks.shape[2] // columns)
+    covered = patches.mean(axis=(2, 4)).reshape(len(masks), -1)
 
     def look(part: Any) -> np.ndarray:
         with record(model) as inside:

@@ -1,19 +1,18 @@
-"""value_and_grad: the loss of a batch and its gradients, by micro-batches on threads, or in processes.
+"""Gradients: how a batch becomes gradients, on any number of threads or processes.
 
-The batch is cut into pieces of an image or a few, whose activations are small. Each piece runs forward and backward in
-one worker, a thread or a process, with single-threaded matrix products inside; NumPy lets go of the interpreter
-meanwhile. Memory depends on the piece, and hardly on the batch. On a GPU the batch stays whole, which is fastest there;
-where that takes too much memory, `micro_batch` cuts it, and the pieces run one after the other.
+A batch is cut into micro-batches of an image or a few, whose activations stay in the cache. Each runs forward and
+backward in one worker, with single-threaded matrix products inside. Memory depends on the micro-batch, and hardly on
+the batch. On a GPU the batch stays whole by default, which is fastest there; where memory is short, `micro_batch` cuts
+it, and the pieces run one after the other.
 
-The size of a piece does not depend on the number of threads, and the gradients of the pieces are added in their order.
-Random masks belong to samples. So the result is the same, to the bit, for any number of threads.
+The size of a micro-batch does not depend on the number of workers, gradients are added along one tree (`tree`), and
+random masks belong to samples. So the result has the same bits for any number of workers.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from functools import partial, reduce
 from operator import add
 from typing import Any, NamedTuple
@@ -24,189 +23,278 @@ import autograd as ag
 from autograd import Tensor, modes, random
 from autograd.backend import Array, array_module, constant
 
-from ..machine import blas_threads, cpu_count, in_order, keep_freed_memory
-from ..models.cait import CaiT
-from ..models.summary import cost
+from ..machine import blas_threads, cpu_count
+from ..models.model import Model, outputs_of
 from ..nn import Module
 from ..nn.record import is_recorded
-from ..optim.parameters import Flat, flatten
-from .workers import Piece, Workers, shared_memory
+from ..optim.parameters import Flat, Layout, flat_parameters
+from ..optim.sweep import chunks
+from .coupling import coupled_modules, find_coupling, refuse_coupling
+from .objectives import LossFunction, Objective
+from .tree import additions, buffers_needed, fold, leaf_count, shares
+from .workers import Processes, Threads, can_fork, shared_memory
 
-Loss = Callable[[Tensor, Any], Tensor]
-# A piece has at most so many tokens, fewer where what they keep for backward takes more than so many bytes, but enough
-# of them that the products of matrices run at their full rate: 2 images of xxs24 or s24 at 224, 16 of tiny at 32.
+# A micro-batch has at most so many tokens, and saves at most so many bytes for backward, but has enough tokens that
+# matrix products run at full rate: 2 images of xxs24 or s24 at 224 pixels, 16 of tiny at 32.
 MOST_TOKENS, MOST_BYTES, LEAST_TOKENS = 1024, 150_000_000, 392
-
-
-class Task(NamedTuple):
-    """What to do with a batch, and the images and targets of its pieces, by where they start: all but the model."""
-
-    loss_fn: Loss
-    batch: int
-    stream: random.Stream
-    training: bool
-    scale: Array | None
-    pieces: dict[int, tuple[Array, Array]]
-
-    def only(self, starts: range) -> Task:
-        return self._replace(pieces={start: self.pieces[start] for start in starts})
+MICRO_BATCH = 8  # for a model that does not say what it costs
 
 
 def value_and_grad(
-    model: Module,
-    loss_fn: Loss,
-    images: Any,
-    targets: Any,
-    threads: int | None = None,
-    micro_batch: int | None = None,
-    workers: Workers | None = None,
+    model: Module, loss_fn: Any, images: Any, targets: Any, threads: int | None = None, micro_batch: int | None = None
 ) -> tuple[float, dict[str, Array]]:
-    """The loss of a batch, and d(loss)/d(parameter) by name, zero for those that had no part in it.
+    """The loss of a batch, and d(loss)/d(parameter) by name, zero for parameters that had no part in it.
 
-    loss_fn(logits, targets) must be a mean over its samples: then the mean over the pieces is the mean over the batch.
-    With `workers`, from `workers_for(model)`, pieces are computed by processes instead of threads, unless a mode such
-    as `detect_anomaly` or `record` is on, which they would not see.
+    loss_fn(logits, targets) must be a mean over its samples: then the mean over micro-batches is that over the batch.
     """
-    loss, gradients = loss_and_gradients(model, loss_fn, images, targets, threads, micro_batch, workers)
-    return float(loss), gradients
+    gradients = Gradients(model, threads, micro_batch, processes=False)
+    loss, flat = gradients(LossFunction(loss_fn), images, {"labels": targets})
+    return float(loss), flat
 
 
-def loss_and_gradients(
-    model: Module,
-    loss_fn: Loss,
-    images: Any,
-    targets: Any,
-    threads: int | None = None,
-    micro_batch: int | None = None,
-    workers: Workers | None = None,
-    scale: Array | None = None,
-    is_mean: bool = False,
-) -> tuple[Array, Flat]:
-    """The same without waiting for a GPU: the loss is a 0-d array there. The gradients, not the loss, are multiplied by
-    `scale`, an array of one value. Whether loss_fn is a mean over samples is looked at, unless it is known.
+class Piece(NamedTuple):
+    """A micro-batch: the index of its first sample in the batch, its images and its targets."""
+
+    start: int
+    images: Array
+    targets: dict[str, Array]
+
+
+class Share(NamedTuple):
+    """What one worker computes: some leaves of the tree, each a list of pieces, and what they need to know."""
+
+    objective: Objective
+    batch: int
+    stream: random.Stream
+    training: bool
+    scale: float
+    first: int  # leaf
+    leaves: list[list[Piece]]
+
+
+class State:
+    """What workers share: the model, the parameters that are learned, and buffers for sums of gradients."""
+
+    def __init__(self, model: Module) -> None:
+        self.model = model
+        self.learned = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.layout = Layout.of(
+            {name: p.shape for name, p in self.learned.items()}, getattr(model, "no_decay", frozenset())
+        )
+        self.like = next(iter(self.learned.values())).data if self.learned else np.empty(0, np.float32)
+        self.buffers: dict[tuple[int, int], Flat] = {}  # by worker and number
+
+    def buffer(self, worker: int, number: int) -> Flat:
+        if (worker, number) not in self.buffers:
+            array = array_module(self.like).empty(self.layout.size, self.like.dtype)
+            self.buffers[worker, number] = Flat(self.layout, array)
+        return self.buffers[worker, number]
+
+    def share_buffers(self, workers: int) -> None:
+        """Make buffers in shared memory, as many as workers can need: those that nobody writes take no memory."""
+        for worker, leaves in enumerate(shares(leaf_count(1 << 30, self.layout.size), workers)):
+            for number in range(buffers_needed(leaves)):
+                self.buffers[worker, number] = Flat(self.layout, shared_memory(self.layout.size, self.like.dtype))
+
+
+class Gradients:
+    """Compute the loss and gradients of batches of one model. The gradients are valid until the next call.
+
+    processes  workers are processes instead of threads, which need not wait for each other; by default on Linux
     """
-    plain = (x.data if isinstance(x, Tensor) else x for x in (images, targets))
-    images, targets = (constant(x, like=_like(model)) for x in plain)
-    if len(images) != len(targets) or not len(images):
-        raise ValueError(f"value_and_grad: {len(images)} images need as many targets, at least one, got {len(targets)}")
-    on_gpu = not isinstance(images, np.ndarray)
-    size = micro_batch or (len(images) if on_gpu else default_micro_batch(model, len(images)))
-    if size < 1:
-        raise ValueError(f"value_and_grad: micro_batch must be at least 1, got {size}")
-    parameters = dict(model.named_parameters())
-    learned = {name: p for name, p in parameters.items() if p.requires_grad}
-    if not learned:
-        raise ValueError("value_and_grad: not one of the model's parameters requires grad")
-    starts = range(0, len(images), size)
-    pieces = {start: (images[start : start + size], targets[start : start + size]) for start in starts}
-    task = Task(loss_fn, len(images), random.current() or model.next_stream(), model.training, scale, pieces)
-    count = 1 if on_gpu else min(threads or cpu_count(), len(starts))
-    if workers is not None and count > 1 and workers.know(parameters) and _in_no_mode() and _pickles(loss_fn):
-        results = workers.run(task.only, starts)
-    else:
-        results = pieces_in_order(partial(_piece, model, list(learned.values()), task), starts, count)
-    sums = Flat({name: p.shape for name, p in learned.items()}, partial(_empty, like=_like(model)))
-    missing = set(learned)
-    outputs: list[Tensor] = []
-    losses = []
-    with closing(results):  # also where an error here leaves some of them unasked for
-        for loss, gradients, logits in results:
-            losses.append(loss)
-            for name, g in zip(learned, gradients, strict=True):
-                if g is not None and name in missing:
-                    sums[name][...] = g
-                    missing.remove(name)
-                elif g is not None:
-                    sums[name] += g
-            if not is_mean and len(outputs) < 2:
-                outputs.append(Tensor(logits))
-                if len(outputs) == 2:
-                    _refuse_coupled(loss_fn, outputs, losses, targets)
-            del gradients, g  # or they would still be there while the next piece makes its own
-    for name in missing:  # of a block that stochastic depth dropped for all samples, for example
-        sums[name][...] = 0
-    return reduce(add, losses), sums
+
+    def __init__(
+        self,
+        model: Module,
+        threads: int | None = None,
+        micro_batch: int | None = None,
+        processes: bool | None = None,
+    ) -> None:
+        self.model, self.micro_batch = model, micro_batch
+        self.threads = threads or cpu_count()
+        self.use_processes = can_fork() if processes is None else processes
+        self.processes: Processes | None = None
+        self.state: State | None = None
+
+    def __call__(
+        self, objective: Objective, images: Any, targets: dict[str, Any], scale: float = 1.0
+    ) -> tuple[Array, Flat]:
+        """The mean loss (an array of one value), and `scale` times its gradients."""
+        state = self._state()
+        images, targets = self._arrays(state, images, targets)
+        size = self._micro_batch(images)
+        starts = range(0, len(images), size)
+        pieces = [
+            Piece(start, images[start : start + size], {k: v[start : start + size] for k, v in targets.items()})
+            for start in starts
+        ]
+        leaves = shares(len(pieces), leaf_count(len(pieces), state.layout.size))
+        workers = min(self.threads, len(leaves)) if isinstance(images, np.ndarray) else 1
+        stream = random.current() or self.model.next_stream()
+        tasks = [
+            Share(objective, len(images), stream, self.model.training, scale, own.start,
+                  [[pieces[i] for i in leaves[leaf]] for leaf in own])
+            for own in shares(len(leaves), workers)
+        ]  # fmt: skip
+        crew = self._crew(state, workers, objective)
+        if len(pieces) > 1:
+            refuse_coupling(self.model, objective, images, targets, size, partial(crew.run, _look_for_coupling))
+        threads = self.threads if len(pieces) == 1 else 1
+        with blas_threads(threads):  # a batch that cannot be cut has its matrix products spread over threads instead
+            results = crew.run(_sum_share, tasks)
+        nodes = [node for own, _ in results for node in own]
+        if pairs := additions(nodes):
+            crew.run(_add_slices, [(pairs, own) for own in shares(state.layout.size, workers)])
+        loss = reduce(add, [loss for _, losses in results for loss in losses])
+        return loss, state.buffer(*nodes[0].buffer)
+
+    def start(self) -> None:
+        """Fork worker processes now, if there will be any: best before other threads start."""
+        if self.use_processes and self.threads > 1 and self.model.device == "cpu":
+            self._fork(self._state())
+
+    def close(self) -> None:
+        """End worker processes; the weights leave the memory shared with them. The next call starts others."""
+        if self.processes is not None:
+            self.processes.close()
+            self.processes = self.state = None
+            flat_parameters(self.model).move()
+
+    def _state(self) -> State:
+        """The state, made anew if parameters were added, frozen or replaced by others."""
+        parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        if not parameters:
+            raise ValueError("value_and_grad: none of the model's parameters requires grad")
+        old = self.state
+        if old is None or any(old.learned.get(name) is not p for name, p in parameters.items()) or (
+            len(old.learned) != len(parameters) or _kind(old.like) != _kind(next(iter(parameters.values())).data)
+        ):  # fmt: skip
+            self.close()
+            self.state = State(self.model)
+        assert self.state is not None
+        return self.state
+
+    def _arrays(self, state: State, images: Any, targets: dict[str, Any]) -> tuple[Array, dict[str, Array]]:
+        def beside(x: Any) -> Array:
+            return constant(x.data if isinstance(x, Tensor) else x, like=state.like)
+
+        images, targets = beside(images), {name: beside(values) for name, values in targets.items()}
+        for values in targets.values():
+            if len(images) != len(values) or not len(images):
+                got = f"{len(images)} images need as many targets, at least one, got {len(values)}"
+                raise ValueError(f"value_and_grad: {got}")
+        return images, targets
+
+    def _micro_batch(self, images: Array) -> int:
+        """Images in a piece: all of them where samples are coupled."""
+        batch, asked = len(images), self.micro_batch
+        if asked is not None and asked < 1:
+            raise ValueError(f"value_and_grad: micro_batch must be at least 1, got {asked}")
+        if coupled := coupled_modules(self.model):
+            if asked is not None and asked < batch:
+                raise ValueError(
+                    f"value_and_grad: {coupled[0]} couples the samples of a batch, so a batch of {batch} cannot be cut "
+                    f"into micro-batches of {asked}; leave micro_batch out, or choose a smaller batch"
+                )
+            return batch
+        if asked is not None:
+            return asked
+        return batch if not isinstance(images, np.ndarray) else default_micro_batch(self.model, batch)
+
+    def _crew(self, state: State, workers: int, objective: Objective) -> Processes | Threads:
+        """Processes if there can be any; they would see no mode of this thread, and need an objective that pickles."""
+        if workers > 1 and self.use_processes and _in_no_mode() and _pickles(objective):
+            return self._fork(state)
+        return Threads(state)
+
+    def _fork(self, state: State) -> Processes:
+        tensors = dict(self.model.named_tensors())
+        if self.processes is None or not self.processes.see(tensors):
+            if self.processes is not None:
+                self.processes.close()
+            flat = flat_parameters(self.model)
+            flat.move(lambda size: shared_memory(size, flat.dtype))
+            for buffer in dict(self.model.named_buffers()).values():
+                shared = shared_memory(buffer.size, buffer.dtype).reshape(buffer.shape)
+                shared[...] = buffer.data
+                buffer.data = shared
+            state.share_buffers(self.threads)
+            self.processes = Processes(self.threads, state, tensors)
+        return self.processes
 
 
-def workers_for(model: Module, count: int) -> Workers:
-    """Processes that compute the gradients of this model. Its weights move to memory that they share."""
-    learned = [p for p in model.parameters() if p.requires_grad]
-    if not learned or flatten(model, lambda size: shared_memory(size, learned[0].dtype)) is None:
-        raise ValueError("workers_for: the model's parameters must have one dtype, and some of them require grad")
-    return Workers(count, model, partial(_piece, model, learned))
+def _look_for_coupling(state: State, worker: int, images: Array) -> Any:
+    return find_coupling(state.model, images)
+
+
+def _sum_share(state: State, worker: int, share: Share) -> tuple[list[Any], list[Array]]:
+    """Gradients of a worker's leaves, added up as far as the tree allows: nodes, and the loss of every piece."""
+    losses: list[Array] = []
+    if state.model.training != share.training:  # in a process that did not see it change
+        state.model.train(share.training)
+
+    def compute(leaf: int, number: int) -> None:
+        sums = state.buffer(worker, number)
+        for i, piece in enumerate(share.leaves[leaf - share.first]):
+            losses.append(_piece(state, share, piece, sums, accumulate=i > 0))
+
+    def add_buffers(into: int, number: int) -> None:
+        state.buffer(worker, into).array += state.buffer(worker, number).array
+
+    leaves = range(share.first, share.first + len(share.leaves))
+    nodes = fold(leaves, compute, add_buffers)
+    return [node._replace(buffer=(worker, node.buffer)) for node in nodes], losses
+
+
+def _piece(state: State, share: Share, piece: Piece, sums: Flat, accumulate: bool) -> Array:
+    """Forward and backward of one micro-batch: put or add its gradients into `sums`, return its part of the loss."""
+    with random.using(share.stream.at(sample=share.stream.sample + piece.start)):
+        loss = share.objective(outputs_of(state.model, piece.images), piece.targets)
+    if loss.size != 1:
+        raise ValueError(f"value_and_grad: the loss must be one number, the mean over samples, got {loss.shape}")
+    part = len(piece.images) / share.batch
+    seed = np.full(loss.shape, part * share.scale)
+    found = ag.grad(loss, list(state.learned.values()), seed, out=list(sums.values()), accumulate=accumulate)
+    if not accumulate:
+        for name, gradient in zip(sums, found, strict=True):
+            if gradient is None:  # of a block that stochastic depth dropped for all samples, for example
+                sums[name][...] = 0
+    return loss.data if part == 1 else loss.data * part
+
+
+def _add_slices(state: State, worker: int, job: tuple[Sequence[tuple[Any, Any]], range]) -> None:
+    """Add buffers of all workers to each other, on this worker's part of the flat arrays."""
+    pairs, own = job
+    part = slice(own.start, own.stop)
+    names = list(dict.fromkeys(name for pair in pairs for name in pair))
+    for _, arrays in chunks(*(state.buffer(*name).array[part] for name in names)):
+        values = dict(zip(names, arrays, strict=True))
+        for into, other in pairs:
+            values[into] += values[other]
+
+
+def default_micro_batch(model: Module, batch: int) -> int:
+    """Images in a micro-batch: what suits the model, and at most half of the batch, so that two CPUs have work."""
+    size = MICRO_BATCH
+    if isinstance(model, Model):
+        tokens = model.grid[0] * model.grid[1]
+        size = min(MOST_TOKENS // tokens, MOST_BYTES // model.cost().activation_bytes)
+        size = max(size, -(-LEAST_TOKENS // tokens))
+    return min(size, max(1, -(-batch // 2)))
 
 
 def _in_no_mode() -> bool:
     return modes.current() == modes.Modes() and not is_recorded()
 
 
-def _pickles(loss_fn: Loss) -> bool:
-    """Whether it can be sent to another process. What is defined inside a function cannot."""
+def _pickles(objective: Objective) -> bool:
+    """True if it can be sent to another process. A function defined inside another cannot."""
     try:
-        pickle.dumps(loss_fn)
+        pickle.dumps(objective)
     except Exception:
         return False
     return True
 
 
-def _empty(size: int, like: Array) -> Array:
-    return array_module(like).empty(size, like.dtype)
-
-
-def _piece(
-    model: Module, learned: Sequence[Tensor], task: Task, start: int, place: Callable[[], list[Array]] | None = None
-) -> Piece:
-    """Forward and backward of one piece: its share of the loss, its gradients, and its logits.
-
-    The gradients are new arrays, or left in those of `place()`, which is asked when forward is done.
-    """
-    images, targets = task.pieces[start]
-    if model.training != task.training:  # in a process that did not see it change
-        model.train(task.training)
-    with random.using(task.stream.at(sample=task.stream.sample + start)):
-        logits = model(images)
-    loss = task.loss_fn(logits, targets)
-    if loss.size != 1:
-        raise ValueError(f"value_and_grad: the loss must be one number, the mean over samples, got {loss.shape}")
-    share = len(images) / task.batch
-    first: Array = np.full(loss.shape, share)
-    if task.scale is not None:
-        first = (task.scale * share).astype(loss.dtype).reshape(loss.shape)
-    gradients = ag.grad(loss, learned, first, out=None if place is None else place())
-    value = loss.data if share == 1 else loss.data * share
-    return value, [None if g is None else g.data for g in gradients], logits.data
-
-
-def pieces_in_order(work: Callable[[int], Any], starts: range, workers: int) -> Generator[Any]:
-    """work(start) for all pieces of a batch, on threads if there are several."""
-    keep_freed_memory()
-    with blas_threads(1):
-        yield from map(work, starts) if workers == 1 else in_order(work, starts, workers)
-
-
-def default_micro_batch(model: Module, batch: int) -> int:
-    """Images in a piece: what suits the model, and no more than half of the batch, so that two CPUs have work."""
-    if not isinstance(model, CaiT):
-        size = 8
-    else:
-        tokens = model.pos_embed.shape[1]
-        size = min(MOST_TOKENS // tokens, MOST_BYTES // cost(model.config).activation_bytes)
-        size = max(size, -(-LEAST_TOKENS // tokens))
-    return min(size, max(1, -(-batch // 2)))
-
-
-def _refuse_coupled(loss_fn: Loss, outputs: list[Tensor], losses: list[Array], targets: Array) -> None:
-    """A loss that couples the samples of a batch has another value on two pieces together than apart."""
-    count, together = len(targets), slice(0, sum(len(o) for o in outputs))
-    with ag.no_grad():
-        whole = float(loss_fn(ag.ops.concat(outputs), targets[together]).data)
-    apart = float(sum(float(loss) for loss in losses[:2])) * count / together.stop
-    if abs(whole - apart) > 1e-3 * max(1.0, abs(whole)):
-        raise ValueError(
-            "value_and_grad: this loss is not a mean over samples (two pieces together give another value than apart), "
-            f"so the batch cannot be cut; pass micro_batch={count} to keep it whole"
-        )
-
-
-def _like(model: Module) -> Array:
-    return next(iter(model.parameters())).data
+def _kind(array: Array) -> tuple[Any, ...]:
+    return type(array), array.dtype, getattr(array, "device", None)

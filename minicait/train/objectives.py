@@ -1,61 +1,99 @@
-"""What training minimises: cross entropy against soft targets, and distillation from a teacher."""
+"""Objectives: what training minimises.
+
+An objective maps a model's `Outputs` and a dict of targets to the mean loss over the samples. Targets are arrays with
+the samples on axis 0, so that a batch can be cut along it:
+
+    labels   class indices (B,), or soft labels (B, K) after mixup
+    teacher  logits of a teacher (B, K), for distillation
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from autograd import Tensor, ops
-from autograd.backend import Array, array_module, is_array, to_device
-from autograd.ops.loss import check_classes
+from autograd.backend import Array
+from autograd.ops.loss import soft_targets
 
-from ..data.mixing import soft_targets
+from ..models.model import Outputs
 from .recipe import Recipe
 
+Targets = Mapping[str, Array]
+Objective = Callable[[Outputs, Targets], Tensor]
 
-def objective(
-    recipe: Recipe, classes: int, targets: Any, taught: Array | None, device: str
-) -> tuple[Callable[[Tensor, Any], Tensor], Array]:
-    """A loss and the targets for it: smoothed if the recipe says so, and joined with the logits that a teacher gave."""
-    targets = targets.data if isinstance(targets, Tensor) else targets
-    targets = targets if is_array(targets) else np.asarray(targets)
-    check_classes("cross_entropy", targets, classes)  # before they go to a GPU
-    if targets.dtype.kind in "iu" and (recipe.label_smoothing or taught is not None):
-        targets = soft_targets(to_device(targets, "cpu"), classes, recipe.label_smoothing)
-    if taught is None:
-        return ops.cross_entropy, targets
-    targets, taught = to_device(targets, device), to_device(taught, device)
+
+def objective_for(recipe: Recipe) -> Objective:
+    smoothing = recipe.label_smoothing
+    labels: Objective = BinaryCrossEntropy(smoothing) if recipe.loss == "bce" else CrossEntropy(smoothing)
     if recipe.distillation == "hard":
-        return ops.cross_entropy, hard_distillation(targets, taught, recipe.distillation_weight)
-    both = array_module(targets).concatenate([targets, taught.astype(targets.dtype)], axis=1)
-    return SoftDistillation(recipe.distillation_weight, recipe.temperature), both
+        return HardDistillation(labels, recipe.distillation_weight)
+    if recipe.distillation == "soft":
+        return SoftDistillation(labels, recipe.distillation_weight, recipe.temperature)
+    return labels
 
 
-def hard_distillation(targets: Array, teacher: Array, weight: float = 0.5) -> Array:
-    """Targets for (1 - w) CE(student, label) + w CE(student, argmax teacher).
+class _Mean:
+    """A mean over samples by construction, so that nobody needs to check."""
 
-    Cross entropy is linear in its targets, so the sum of the two is one cross entropy against their blend.
-    """
-    classes = array_module(teacher).arange(teacher.shape[-1])
-    decided = (classes == teacher.argmax(-1)[:, None]).astype(targets.dtype)
-    return (1 - weight) * targets + weight * decided
+    is_mean = True
 
 
 @dataclass(frozen=True)
-class SoftDistillation:
-    """(1 - w) CE(student, label) + w T^2 KL(softmax(teacher / T) || softmax(student / T)).
+class CrossEntropy(_Mean):
+    """CE(softmax(logits), labels), the labels smoothed."""
 
-    The targets of this loss are soft labels and the teacher's logits side by side, (B, 2K).
-    """
+    smoothing: float = 0.0
 
+    def __call__(self, outputs: Outputs, targets: Targets) -> Tensor:
+        return ops.cross_entropy(outputs.logits, targets["labels"], self.smoothing)
+
+
+@dataclass(frozen=True)
+class BinaryCrossEntropy(_Mean):
+    """Each class by itself: the mean over samples and classes of BCE(sigmoid(logit), label), the labels smoothed."""
+
+    smoothing: float = 0.0
+
+    def __call__(self, outputs: Outputs, targets: Targets) -> Tensor:
+        labels = soft_targets(targets["labels"], outputs.logits, self.smoothing)
+        return ops.bce_with_logits(outputs.logits, labels)
+
+
+@dataclass(frozen=True)
+class HardDistillation(_Mean):
+    """(1 - w) loss(student, labels) + w CE(student, argmax teacher)."""
+
+    labels: Objective
+    weight: float = 0.5
+
+    def __call__(self, outputs: Outputs, targets: Targets) -> Tensor:
+        decisions = targets["teacher"].argmax(-1)
+        return (1 - self.weight) * self.labels(outputs, targets) + self.weight * ops.cross_entropy(
+            outputs.logits, decisions
+        )
+
+
+@dataclass(frozen=True)
+class SoftDistillation(_Mean):
+    """(1 - w) loss(student, labels) + w T^2 KL(softmax(teacher / T) || softmax(student / T))."""
+
+    labels: Objective
     weight: float = 0.5
     temperature: float = 3.0
 
-    def __call__(self, logits: Tensor, both: Array) -> Tensor:
-        classes, w, t = logits.shape[-1], self.weight, self.temperature
-        targets, teacher = both[:, :classes], both[:, classes:]
-        divergence = ops.kl_div(ops.log_softmax(logits / t), ops.softmax(teacher / t))
-        return (1 - w) * ops.cross_entropy(logits, targets) + w * t**2 * divergence
+    def __call__(self, outputs: Outputs, targets: Targets) -> Tensor:
+        w, t = self.weight, self.temperature
+        divergence = ops.kl_div(ops.log_softmax(outputs.logits / t), ops.softmax(targets["teacher"] / t))
+        return (1 - w) * self.labels(outputs, targets) + w * t**2 * divergence
+
+
+@dataclass(frozen=True)
+class LossFunction:
+    """loss_fn(logits, targets) as an objective: the simple form, for people who write their own loop."""
+
+    loss_fn: Callable[[Tensor, Any], Tensor]
+
+    def __call__(self, outputs: Outputs, targets: Targets) -> Tensor:
+        return self.loss_fn(outputs.logits, targets["labels"])

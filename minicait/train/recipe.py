@@ -35,6 +35,7 @@ class Recipe:
     weight_decay: float = 0.05
     clip_norm: float | None = None
     accumulate: int = 1  # batches that make one step
+    loss: str = "cross_entropy"  # or "bce": every class by itself
     label_smoothing: float = 0.0
     mixup: float = 0.0
     cutmix: float = 0.0
@@ -59,6 +60,8 @@ class Recipe:
                 raise ValueError(f"recipe: {name} must be in [0, 1], got {value}")
         if self.precision not in PRODUCTS:
             raise ValueError(f"recipe: precision must be fp32, tf32 or fp16, got {self.precision!r}")
+        if self.loss not in ("cross_entropy", "bce"):
+            raise ValueError(f"recipe: loss must be cross_entropy or bce, got {self.loss!r}")
         if self.distillation not in (None, "hard", "soft"):
             raise ValueError(f"recipe: distillation must be hard or soft, got {self.distillation!r}")
 

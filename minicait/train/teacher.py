@@ -12,19 +12,19 @@ from autograd import Tensor
 from autograd.backend import Array, constant
 
 from ..data.picture import MEAN, STD
-from ..files.pretrained import load_model, open_trained, outputs_for
-from ..files.weights import bicubic
-from ..models.cait import CaiT
-from .evaluate import logits_in_pieces
+from ..files.pretrained import load_model, open_pretrained, outputs_for
+from ..models.model import Model
+from ..models.positions import bicubic
+from .evaluate import predicted_logits
 
 
 class Teacher:
-    """Images as the student gets them, normalised by ImageNet's mean and deviation, to logits of its classes."""
+    """Map images, normalised as the student gets them, to logits of the student's classes."""
 
     def __init__(
         self,
         weights: str,
-        student: CaiT,
+        student: Model,
         classes: Sequence[str],
         device: str = "cpu",
         threads: int | None = None,
@@ -33,13 +33,13 @@ class Teacher:
         self.model, self.info = load_model(weights)
         self.threads, self.micro_batch = threads, micro_batch
         try:
-            self.outputs = outputs_for(classes, self.info, self.model.config["num_classes"])
+            self.outputs = outputs_for(classes, self.info, self.model.num_classes)
         except ValueError as error:
             raise ValueError(f"the teacher {weights} cannot teach this: {error}") from error
         self.model.to(device)
-        with open_trained(weights)[0].path.open("rb") as file:
+        with open_pretrained(weights)[0].path.open("rb") as file:
             self.hash = hashlib.file_digest(file, "sha256").hexdigest()
-        sides = zip(student.config["img_size"], self.model.config["img_size"], strict=True)
+        sides = zip(student.img_size, self.model.img_size, strict=True)
         self.resize = [self._here(bicubic(old, new)) if old != new else None for old, new in sides]
 
     def __call__(self, images: Any) -> Array:
@@ -52,11 +52,11 @@ class Teacher:
         if (tuple(self.info.mean), tuple(self.info.std)) != (MEAN, STD):
             plain = images * self._channels(STD) + self._channels(MEAN)
             images = (plain - self._channels(self.info.mean)) / self._channels(self.info.std)
-        return logits_in_pieces(self.model, images, self.threads, self.micro_batch)[:, self._here(self.outputs)]
+        return predicted_logits(self.model, images, self.threads, self.micro_batch)[:, self._here(self.outputs)]
 
     def _here(self, x: Any) -> Array:
-        """Where the teacher is, in its float dtype."""
-        return constant(x.data if isinstance(x, Tensor) else x, like=self.model.pos_embed.data)
+        """An array on the teacher's device, in its float dtype."""
+        return constant(x.data if isinstance(x, Tensor) else x, like=self.model.parameters()[0].data)
 
     def _channels(self, values: Sequence[float]) -> Array:
         return self._here(np.asarray(values))[:, None, None]

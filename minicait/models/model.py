@@ -1,0 +1,211 @@
+"""A model, as everything around it knows it: what it returns, how it is configured, and the family it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from operator import index
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+
+from autograd import Tensor
+from autograd.backend import constant
+
+from ..nn import Module
+
+
+class Outputs(NamedTuple):
+    """Everything an objective may look at. Axis 0 of each Tensor is the samples."""
+
+    logits: Tensor  # (B, K): what one evaluates
+    distilled: Tensor | None = None  # (B, K): the second head of DeiT
+    tokens: Tensor | None = None  # (B, N, K): LV-ViT's class for every patch
+    features: Tensor | None = None  # (B, d): what Grafit projects
+
+
+class Cost(NamedTuple):
+    """Cost of a model, from its configuration alone."""
+
+    parameters: int
+    multiply_adds: int  # per image, forward; the papers call these FLOPs
+    activation_bytes: int  # per image in float32: what forward saves for backward
+    forward_bytes: int  # per image without backward: about one block's share of it
+
+
+def _size(value: Any) -> tuple[int, int]:
+    """Height and width, from one side or two."""
+    height, width = value if isinstance(value, tuple | list) else (value, value)
+    return index(height), index(width)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes of a model that cuts images into patches. It checks itself, and `to_json` and `from_json` are inverse.
+
+    A subclass adds its own fields, their minima in `least`, and `cost`.
+    """
+
+    num_classes: int
+    img_size: tuple[int, int]  # height, width
+    patch_size: int
+    dim: int
+    depth: int
+    drop_path_rate: float
+
+    least: ClassVar[Mapping[str, int]] = {"num_classes": 1, "patch_size": 1, "dim": 1, "depth": 0}
+    _convert: ClassVar[Mapping[str, Callable[[Any], Any]]] = {
+        "int": index, "float": float, "bool": bool, "str": str, "tuple[int, int]": _size,
+    }  # fmt: skip
+
+    def __post_init__(self) -> None:
+        """Turn NumPy numbers into Python's, so that JSON takes them, and refuse sizes that fit no model."""
+        for field in fields(self):
+            try:
+                value = self._convert[str(field.type)](getattr(self, field.name))
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"{field.name} must be of type {field.type} ({error})") from None
+            object.__setattr__(self, field.name, value)
+        for name, least in self.least.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        height, width = self.img_size
+        if min(height, width) < 1 or height % self.patch_size or width % self.patch_size:
+            raise ValueError(f"an image of {height} x {width} does not divide into patches of {self.patch_size}")
+        if not 0 <= self.drop_path_rate < 1:
+            raise ValueError(f"drop_path_rate must be in [0, 1), got {self.drop_path_rate}")
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        return self.img_size[0] // self.patch_size, self.img_size[1] // self.patch_size
+
+    @property
+    def patches(self) -> int:
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def layers(self) -> str:
+        """Number of layers, for tables."""
+        return str(self.depth)
+
+    def cost(self) -> Cost:
+        raise TypeError(f"{type(self).__name__} needs a method cost(self)")
+
+    def changed(self, **changes: Any) -> Self:
+        """A copy with those changes that are not None."""
+        return replace(self, **{name: value for name, value in changes.items() if value is not None})
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, content: Any) -> Self:
+        names = {field.name for field in fields(cls)}
+        if not isinstance(content, dict) or set(content) != names:
+            raise ValueError(f"expected a configuration with the entries {', '.join(sorted(names))}")
+        return cls(**content)
+
+
+class LazyTensor(NamedTuple):
+    """An array in a file: its shape is known, its values are read when `read` is called."""
+
+    shape: tuple[int, ...]
+    read: Callable[[], np.ndarray]
+
+
+class Model(Module):
+    """Images (B, 3, H, W) to logits (B, K). Subclasses define `outputs`, and set `config` first in `__init__`.
+
+    no_decay   parameters without weight decay, by the last part of their name; everything 1-d goes without, too
+    heads      names of the layers whose outputs are classes, to be replaced for other classes
+    """
+
+    config: Any
+    config_type: ClassVar[type[Config]]
+    no_decay: ClassVar[frozenset[str]] = frozenset()
+    heads: ClassVar[tuple[str, ...]] = ("head",)
+
+    def outputs(self, images: Any) -> Outputs:
+        raise TypeError(f"{type(self).__name__} needs a method outputs(self, images)")
+
+    def forward(self, images: Any) -> Tensor:
+        return self.outputs(images).logits
+
+    @classmethod
+    def from_config(cls, config: Config, seed: int = 0) -> Self:
+        return cls(**asdict(config) | {"seed": seed})
+
+    @classmethod
+    def configure(cls, **sizes: Any) -> Any:
+        """The checked configuration; an error names the model."""
+        try:
+            return cls.config_type(**sizes)
+        except ValueError as error:
+            raise ValueError(f"{cls.__name__}: {error}") from None
+
+    @classmethod
+    def config_of(cls, shapes: Mapping[str, tuple[int, ...]]) -> Config:
+        """Configuration of a model with tensors of these shapes, for files that do not say; KeyError if it is none."""
+        raise KeyError(f"{cls.__name__} cannot tell its configuration from shapes")
+
+    def adapted(self, tensors: Mapping[str, LazyTensor], stored: Config | None) -> dict[str, LazyTensor]:
+        """Tensors of a file as this model wants them: other people's names, positions of another image size.
+
+        stored  the configuration in the file, if it has one
+        """
+        return dict(tensors)
+
+    @property
+    def num_classes(self) -> int:
+        return self.config.num_classes
+
+    @property
+    def img_size(self) -> tuple[int, int]:
+        """Height and width of the images it takes."""
+        return self.config.img_size
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        return self.config.grid
+
+    def cost(self) -> Cost:
+        return self.config.cost()
+
+    def checked(self, images: Any) -> Tensor:
+        """Images as a Tensor on the model's device, after a check of their shape and dtype."""
+        _, like = next(self.named_parameters())
+        if not isinstance(images, Tensor):
+            images = Tensor(constant(images, like=like.data))
+        name, (height, width) = type(self).__name__, self.img_size
+        if images.dtype != like.dtype:
+            raise ValueError(f"{name}: images must be normalised, in {like.dtype} like the weights, got {images.dtype}")
+        if images.ndim != 4 or images.shape[1:] != (3, height, width):
+            raise ValueError(
+                f"{name}: this model takes images of shape (B, 3, {height}, {width}), got {images.shape}; resize them, "
+                "or create the model with another img_size"
+            )
+        return images
+
+
+def outputs_of(model: Module, images: Any) -> Outputs:
+    """Outputs of a Model, or of any Module that maps images to logits."""
+    return model.outputs(images) if isinstance(model, Model) else Outputs(model(images))
+
+
+class Published(NamedTuple):
+    """Where the authors' weights of a model are: a repository on the hub, and a file on the authors' server."""
+
+    hub: str
+    official: str
+
+
+@dataclass(frozen=True)
+class Family:
+    """Models of one paper: their class, every size by name, and published weights."""
+
+    name: str
+    model: type[Model]
+    presets: Mapping[str, Config]
+    published: Mapping[str, Published]

@@ -1,0 +1,52 @@
+"""Position embeddings for another image size: bicubic interpolation over the grid of patches, as in the reference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from .model import Config, LazyTensor
+
+
+def resized_positions(
+    tensors: Mapping[str, LazyTensor], name: str, config: Config, stored: Config | None
+) -> dict[str, LazyTensor]:
+    """Tensors of a file in which the positions (1, N, d) under `name` fit the grid of `config`.
+
+    The grid in the file is that of its own configuration, or, where it has none, square.
+    """
+    shape = tensors[name].shape if name in tensors else ()
+    if len(shape) != 3 or shape[0] != 1 or shape[2] != config.dim or not shape[1]:
+        return dict(tensors)  # not positions: the check of shapes will say so
+    root, new = math.isqrt(shape[1]), config.grid
+    old = stored.grid if stored is not None else (root, root) if root * root == shape[1] else new
+    if old[0] * old[1] != shape[1]:
+        raise ValueError(f"{shape[1]} positions are not a grid of {old[0]} x {old[1]}")
+    if old == new:
+        return dict(tensors)
+    read = tensors[name].read
+    return {**tensors, name: LazyTensor((1, config.patches, shape[2]), lambda: resize_positions(read(), old, new))}
+
+
+def resize_positions(positions: np.ndarray, old: tuple[int, int], new: tuple[int, int]) -> np.ndarray:
+    """(1, rows * columns, d) for another grid."""
+    grid = positions[0].reshape(*old, -1).astype(np.float64)
+    grid = np.einsum("ri,ijd->rjd", bicubic(old[0], new[0]), grid)
+    grid = np.einsum("cj,rjd->rcd", bicubic(old[1], new[1]), grid)
+    return grid.reshape(1, new[0] * new[1], -1).astype(positions.dtype)
+
+
+def bicubic(old: int, new: int) -> np.ndarray:
+    """Matrix (new, old) of cubic convolution with a = -0.75; pixel centres at half integers, edges repeated."""
+    a = -0.75
+    matrix = np.zeros((new, old))
+    for i in range(new):
+        centre = (i + 0.5) * old / new - 0.5
+        first = int(np.floor(centre)) - 1
+        for j in range(first, first + 4):
+            t = abs(centre - j)
+            weight = (a + 2) * t**3 - (a + 3) * t**2 + 1 if t <= 1 else a * (t**3 - 5 * t**2 + 8 * t - 4)
+            matrix[i, min(max(j, 0), old - 1)] += weight
+    return matrix

@@ -1,0 +1,45 @@
+"""The norm of all gradients together, and clipping by it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from autograd import kernels
+from autograd.backend import Array, to_device
+
+from ..machine import blas_threads
+from .parameters import Flat
+from .sweep import chunks
+
+
+def global_norm(gradients: Mapping[str, Array]) -> float:
+    """Euclidean norm of all gradients as one vector. On a GPU this synchronises.
+
+    It is finite exactly if all gradients are: where squares overflow float32, they are added up in float64.
+    """
+    return math.sqrt(sum(map(_square, _arrays(gradients))))
+
+
+def clip_gradients(gradients: Mapping[str, Array], max_norm: float, norm: float | None = None) -> float:
+    """Scale all gradients, in place, so that their norm is at most `max_norm`. Return the norm from before."""
+    norm = global_norm(gradients) if norm is None else norm
+    if norm > max_norm:
+        for g in _arrays(gradients):
+            g *= max_norm / (norm + 1e-6)
+    return norm
+
+
+def _arrays(gradients: Mapping[str, Array]) -> list[Array]:
+    return [gradients.array] if isinstance(gradients, Flat) else list(gradients.values())
+
+
+def _square(g: Array) -> float:
+    if not isinstance(g, np.ndarray):
+        return float(to_device(kernels.squares(g), "cpu").sum())
+    parts = [part for _, (part,) in chunks(g.reshape(-1))]
+    with blas_threads(1):  # or the last digits would depend on the number of CPUs
+        total = float(np.sum([np.vdot(part, part) for part in parts], dtype=np.float64))
+    return total if math.isfinite(total) else float(sum(float(kernels.squares(part).sum()) for part in parts))

@@ -1,0 +1,89 @@
+"""One order of additions, whoever makes them: gradients are summed along a binary tree over leaf numbers.
+
+A batch is cut into micro-batches ("pieces"), and contiguous groups of pieces are the leaves of the tree, at most 16.
+How many there are follows from model and batch alone. Inside a leaf, gradients accumulate in place, piece by piece. A
+worker (thread, process or rank) owns a contiguous range of leaves, and adds up what it can: the nodes of the tree that
+lie within its range. Then the nodes of all workers are added, in the same tree. So the sum has the same bits for any
+number of workers.
+
+    leaves   0   1   2   3   4          worker A: 0 1 2  ->  nodes (0 1), 2
+              \\ /     \\ /    |          worker B: 3 4    ->  nodes 3, 4
+              (01)    (23)   |
+                 \\    /      |          then 2 += 3,  (0 1) += (2 3),  (0 1 2 3) += 4
+                 (0123)      |
+                      \\     /
+                        sum
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+MAX_LEAVES = 16
+LARGE = 1 << 23  # parameters; above, partial sums are large and there are half as many leaves
+
+
+class Node(NamedTuple):
+    """The sum of the leaves first … first + 2^level - 1, in buffer number `buffer` of a worker."""
+
+    level: int
+    first: int
+    buffer: Any
+
+    def joins(self, left: Node) -> bool:
+        """True if this is the right sibling of `left`."""
+        return left.level == self.level and left.first % (2 << left.level) == 0
+
+
+def leaf_count(pieces: int, parameters: int) -> int:
+    return min(pieces, MAX_LEAVES if parameters < LARGE else MAX_LEAVES // 2)
+
+
+def shares(count: int, among: int) -> list[range]:
+    """The numbers 0 to count - 1 in contiguous ranges that differ in length by one at most."""
+    return [range(count * i // among, count * (i + 1) // among) for i in range(among)]
+
+
+def fold(leaves: range, compute: Callable[[int, int], None], add: Callable[[int, int], None]) -> list[Node]:
+    """Sum a range of leaves, as far as the tree allows; return the nodes that are left, from left to right.
+
+    compute(leaf, buffer)  puts a leaf's sum into a buffer
+    add(into, buffer)      adds one buffer to another
+
+    Buffers are numbered from 0; `buffers_needed(leaves)` of them suffice.
+    """
+    nodes: list[Node] = []
+    for leaf in leaves:
+        used = {node.buffer for node in nodes}
+        buffer = next(i for i in range(len(nodes) + 1) if i not in used)
+        compute(leaf, buffer)
+        nodes.append(Node(0, leaf, buffer))
+        while len(nodes) > 1 and nodes[-1].joins(nodes[-2]):
+            right = nodes.pop()
+            add(nodes[-1].buffer, right.buffer)
+            nodes[-1] = nodes[-1]._replace(level=right.level + 1)
+    return nodes
+
+
+def buffers_needed(leaves: range) -> int:
+    """Number of buffers that `fold` uses for these leaves."""
+    used = [0]
+    fold(leaves, lambda leaf, buffer: used.append(buffer + 1), lambda into, buffer: None)
+    return max(used)
+
+
+def additions(nodes: Iterable[Node]) -> list[tuple[Any, Any]]:
+    """Pairs (into, buffer) to add, in this order, so that the first node's buffer holds the sum of all nodes."""
+    pairs: list[tuple[Any, Any]] = []
+    stack: list[Node] = []
+    for node in nodes:
+        stack.append(node)
+        while len(stack) > 1 and stack[-1].joins(stack[-2]):
+            right = stack.pop()
+            pairs.append((stack[-1].buffer, right.buffer))
+            stack[-1] = stack[-1]._replace(level=right.level + 1)
+    while len(stack) > 1:
+        right = stack.pop()
+        pairs.append((stack[-1].buffer, right.buffer))
+    return pairs
