@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from autograd import Tensor, random
-from autograd.backend import to_device, work_with
+from autograd.backend import on_device_of, to_device
 
 
 class Parameter(Tensor):
@@ -96,7 +96,7 @@ class Module:
     def astype(self, dtype: Any) -> Self:
         """Convert all parameters, in place: float64 for comparing, float32 for everything else."""
         for parameter in self.parameters():
-            parameter.data = work_with(parameter.data).astype(dtype)
+            parameter.data = on_device_of(parameter.data).astype(dtype)
         return self
 
     def zero_grad(self) -> None:

@@ -144,9 +144,9 @@ def test_errors():
         y.draw()
     with pytest.raises(TypeError, match="draw: expected a Tensor, got ndarray"):
         ag.draw(x.numpy())
-    with pytest.raises(TypeError, match="draw: names must lead to Tensors, got float for 'x'"):
+    with pytest.raises(TypeError, match="draw: names must map to Tensors, got float for 'x'"):
         (x * 2).draw({"x": 1.0})
-    with pytest.raises(ValueError, match=r"a single number, this one has shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"an output with a single value, got shape \(2,\)"):
         (x * 2).draw(gradients=True)
     with pytest.raises(RuntimeError, match="depends on nothing that requires grad"):
         Tensor(1.0).draw(gradients=True)
@@ -216,7 +216,7 @@ def test_deep_graphs_are_quick():
 
 
 def test_arrows_too_many_for_places_of_their_own(monkeypatch):
-    monkeypatch.setattr(layout, "PLACES", 3)
+    monkeypatch.setattr(layout, "MAX_DUMMIES", 3)
     picture = Read(random_graph(0, 20).draw())
     boxes = picture.rectangles
     assert all(boxes[a][3] < boxes[b][1] for a, b in picture.edges)

@@ -348,9 +348,9 @@ def test_the_gradient_of_a_leaf_by_itself_is_left_in_its_array():
 def test_given_arrays_that_do_not_fit_are_refused():
     x = Tensor(np.ones(3), requires_grad=True)
     y = x * 2
-    with pytest.raises(ValueError, match="out is for leaves, and input 0 is the result of an operation"):
+    with pytest.raises(ValueError, match="out works for leaves only, but input 0 is the result of an operation"):
         ag.grad(y.sum(), [y], out=[np.ones(3)])
-    with pytest.raises(ValueError, match="each input can be given once only"):
+    with pytest.raises(ValueError, match="each input may appear only once"):
         ag.grad(y.sum(), [x, x], out=[np.ones(3), np.ones(3)])
-    with pytest.raises(ValueError, match=r"out 0 must be \(3,\) float64 as its input, got \(3,\) float32"):
+    with pytest.raises(ValueError, match=r"out\[0\] must be \(3,\) float64 like its input, got \(3,\) float32"):
         ag.grad(y.sum(), [x], out=[np.ones(3, np.float32)])

@@ -30,7 +30,7 @@ def test_the_message_names_entry_values_operation_and_seed():
     message = str(error.value)
     assert "the gradient of input 0, shape (2, 3), is wrong" in message
     assert "operations: multiply <- half_wrong; seed 11" in message
-    assert "worst of the Jacobian: d output[1, 2] / d input[1, 2]" in message
+    assert "worst entry of the Jacobian: d output[1, 2] / d input[1, 2]" in message
     assert "analytic  2\n" in message and f"numerical {2 * np.cos(2):.9g}" in message
     assert "1 of 36 entries differ" in message
 
@@ -155,7 +155,7 @@ def test_a_mistake_with_frozen_inputs_is_caught():
             factor = 1 if all(ctx.needs) else 7
             return g * b * factor, g * a * factor
 
-    with pytest.raises(ag.GradientError, match="input 0 alone gets another gradient"):
+    with pytest.raises(ag.GradientError, match="input 0 gets a different gradient when it alone requires grad"):
         ag.check_grads(NeedsBoth.apply, [np.ones(2), np.ones(2)])
 
 

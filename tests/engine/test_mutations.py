@@ -100,7 +100,7 @@ def test_every_operation_has_a_case_that_catches(mutation):
 
 def test_missing_unbroadcast_is_caught(monkeypatch):
     monkeypatch.setattr(Context, "unbroadcast", lambda ctx, i, g: g if ctx.needs[i] else None)
-    broadcasting = [c for c in CASES if c.what == "broadcast"]
+    broadcasting = [c for c in CASES if c.variant == "broadcast"]
     assert len(broadcasting) >= 7
     for case in broadcasting:
         with pytest.raises(ag.GradientError, match="must be"):

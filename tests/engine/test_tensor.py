@@ -66,7 +66,7 @@ def test_repr():
 def test_numbers_and_truth():
     assert float(Tensor(2.5)) == 2.5 and int(Tensor([3])) == 3 and Tensor([[4.0]]).item() == 4
     assert bool(Tensor(1.0)) and not bool(Tensor(0.0))
-    with pytest.raises(ValueError, match=r"only a Tensor with one value is a number, this one has shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"item: expected a Tensor with a single value, got shape \(2,\)"):
         float(Tensor([1.0, 2.0]))
     with pytest.raises(ValueError):
         bool(Tensor([1.0, 2.0]) == 1)
