@@ -16,11 +16,10 @@ if TYPE_CHECKING:
 
 
 class Tensor:
-    """An array that can require a gradient. It shares the array's memory and dtype; Python numbers and lists become
-    float32.
+    """An array that can require a gradient.
 
-    Operations on Tensors that require grad are recorded. `loss.backward()` then fills `.grad` of the leaves, the
-    Tensors that no operation produced.
+    It shares the array's memory and dtype; Python numbers and lists become float32. Operations on Tensors that require
+    grad are recorded. `loss.backward()` then fills `.grad` of the leaves, the Tensors that no operation produced.
     """
 
     __slots__ = ("__weakref__", "_requires_grad", "data", "grad", "node")

@@ -35,7 +35,7 @@ def require_floats(x: Array) -> None:
 
 
 def binary_operands(name: str, a: Any, b: Any) -> tuple[Any, Any]:
-    """Operands of one dtype, or a Tensor and a Python number, which forward gets unchanged and which never promotes."""
+    """Two Tensors of one dtype, or a Tensor and a Python number, which never promotes and goes to forward unchanged."""
     if isinstance(a, Tensor):
         # fast path for the two usual cases
         if type(b) is float or type(b) is int or (isinstance(b, Tensor) and a.data.dtype is b.data.dtype):

@@ -86,7 +86,7 @@ class LayerNorm(Function):
 class Gelu(Function):
     """y = x Phi(x), Phi the normal CDF;  dx = g (Phi(x) + x phi(x)), phi its density
 
-    Forward computes value and derivative together, which share most of the work, and saves only the derivative.
+    Forward computes the derivative along with the value, because they share most of the work, and saves only that.
     """
 
     @staticmethod

@@ -58,7 +58,7 @@ def test_mixing_devices_is_an_error(cupy):
         here + there
     with pytest.raises(ValueError, match="the array is on cuda:0 but the Tensor on cpu; move one of them"):
         here + there.data
-    assert (there + np.ones(1)).device == "cuda:0"  # plain host data follows the Tensor
+    assert (there + np.ones(1)).device == "cuda:0"  # plain host data moves to the Tensor's device
     with pytest.raises(RuntimeError, match=r"'cuda:1' is not usable: .* has 1 CUDA device, number 0"):
         here.to("cuda:1")
     for wrong in ("gpu", "cuda:x", "cuda:", "cuda:-1", "cuda:²", "cuda:1\n", "CUDA", ""):
@@ -76,7 +76,7 @@ def test_checkpoint_anomaly_and_random_masks_there(cupy):
     np.testing.assert_allclose(x.grad.numpy(), want, rtol=1e-6)
 
 
-def test_cuda_available_is_a_probe_that_computes(cupy, monkeypatch):
+def test_cuda_available_runs_a_computation(cupy, monkeypatch):
     assert ag.cuda_available()
     for name, broken, reason in [
         ("getDeviceCount", lambda: 0, "finds no CUDA device"),
@@ -94,7 +94,7 @@ def test_cuda_available_is_a_probe_that_computes(cupy, monkeypatch):
             assert not ag.cuda_available() and re.search(reason, cuda.why_unusable())
             with pytest.raises(RuntimeError, match=f"device 'cuda' is not usable: .*{reason}"):
                 Tensor([1.0]).to("cuda")
-    assert ag.cuda_available()  # what did not work is tried again
+    assert ag.cuda_available()  # failures are not cached
 
 
 def test_without_cupy_the_error_says_what_to_install(monkeypatch):

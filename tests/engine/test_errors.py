@@ -1,4 +1,4 @@
-"""Mistakes get one sentence with the operation, what was expected and what was given."""
+"""Error messages: one sentence with the operation, what was expected and what came."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def t(*shape: int, dtype=F) -> Tensor:
     return Tensor(np.ones(shape, dtype))
 
 
-# operation -> a wrong call, the error's type, and what the sentence must contain
+# operation -> a wrong call, the type of the error, and a pattern for its message
 MISTAKES = {
     "add": (lambda: t(3, 4) + t(5), ValueError, r"add: shapes \(3, 4\) and \(5,\) do not broadcast together"),
     "subtract": (

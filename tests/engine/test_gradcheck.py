@@ -1,4 +1,4 @@
-"""check_grads as a tool: what it accepts, what it says, and how it treats kinks."""
+"""check_grads: accepted inputs, error messages, and kinks."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from autograd import Function, Tensor, ops
 
 
 class HalfWrong(Function):
-    """sin with a backward that forgets the cosine in one place."""
+    """sin with a backward that is wrong in one entry."""
 
     @staticmethod
     def forward(ctx, x):
@@ -100,12 +100,12 @@ def test_strong_curvature_is_not_a_kink():
     ],
     ids=["log", "sqrt", "exp", "1/x", "relu", "softmax", "tanh"],
 )  # fmt: skip
-def test_right_gradients_are_not_blamed_where_fn_bends(fn, x):
+def test_right_gradients_pass_where_fn_curves_strongly(fn, x):
     ag.check_grads(fn, np.array(x), float32_tolerance=None)
 
 
 def scaled_where(fn, derivative, factor, wrong):
-    """fn with a backward that is off by a factor where `wrong` says so."""
+    """fn with a backward that is off by a factor where `wrong` is true."""
 
     class Scaled(Function):
         @staticmethod
@@ -136,7 +136,7 @@ def test_large_derivatives_do_not_hide_small_ones():
         ag.check_grads(fn, np.array([1e4, 1.0]))
 
 
-def test_a_float32_gradient_is_held_to_its_own_size():
+def test_float32_tolerance_is_relative_to_the_gradient():
     fn = scaled_where(lambda t: t * 5e-5, lambda t: 5e-5, 0, lambda t: t.dtype == np.float32)
     with pytest.raises(ag.GradientError, match="float32 gradient"):
         ag.check_grads(fn, np.ones(3))
@@ -184,7 +184,7 @@ def test_large_inputs_are_explained_without_the_jacobian():
 
 
 def test_the_cotangent_is_not_the_input():
-    """Both from generators with one seed would be equal, and x is what the backward of layer norm maps to zero."""
+    """If one seed drew both, they would be equal, and the backward of layer norm maps x to zero."""
 
     class TimesSeven(Function):
         @staticmethod

@@ -1,4 +1,4 @@
-"""no_grad, detect_anomaly, and handing modes to workers."""
+"""no_grad, detect_anomaly and inherit_modes."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -83,7 +83,7 @@ def test_anomaly_names_the_operation_and_the_line_in_backward():
     assert "# infinite slope at 0: this line" in message
 
 
-def test_anomaly_says_when_nan_came_in_and_lets_masks_be():
+def test_anomaly_reports_nan_in_the_input_and_allows_masks():
     with ag.detect_anomaly():
         with pytest.raises(ag.AnomalyError, match=r"multiply: forward produced NaN \(its input already contains NaN\)"):
             leaf(float("nan")) * 2
@@ -118,7 +118,7 @@ def test_errors_in_forward_keep_their_cause():
     class Broken(Function):
         @staticmethod
         def forward(ctx, x):
-            raise KeyError("not an error of shapes: passed through as it is")
+            raise KeyError("not a shape error: passed through unchanged")
 
     with pytest.raises(KeyError):
         Broken.apply(leaf(1))
@@ -134,7 +134,7 @@ def test_anomaly_catches_an_edited_index():
 
 
 @pytest.mark.filterwarnings("ignore:.*encountered in")
-def test_anomaly_works_for_backward_alone_and_tells_infinities_apart():
+def test_anomaly_works_for_backward_alone_and_distinguishes_infinities():
     loss = leaf(0).sqrt().sum()
     message = r"sqrt: backward produced Inf .*\n.*unknown: forward ran outside detect_anomaly"
     with ag.detect_anomaly(), pytest.raises(ag.AnomalyError, match=message):
