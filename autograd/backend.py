@@ -1,4 +1,4 @@
-"""Arrays and where they live. Operations ask here for the module that fits an array, and so never assume NumPy."""
+"""Arrays and their devices. Operations get the array module from here and never assume NumPy."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ FLOATS = frozenset(np.dtype(name) for name in ("float16", "float32", "float64"))
 
 
 def array_module(x: Array) -> Any:
-    """The module whose functions take `x`: numpy, or cupy for an array on a GPU, which is made the current one."""
+    """Return numpy, or for an array on a GPU cupy, after making that GPU current."""
     if isinstance(x, np.ndarray) or not cuda.is_array(x):
         return np
     cuda.make_current(x.device.id)
     return cuda.module()
 
 
-def work_with(x: Array) -> Array:
-    """`x` itself, with its GPU made the current one: for whatever makes an array of it without `array_module`."""
+def on_device_of(x: Array) -> Array:
+    """Make the device of `x` current and return `x`, for expressions that allocate without `array_module`."""
     if not isinstance(x, np.ndarray):
         cuda.make_current(x.device.id)
     return x
@@ -32,14 +32,14 @@ def is_array(x: object) -> bool:
 
 
 def device_of(x: Array) -> str:
-    """ "cpu", or "cuda:0" and so on."""
+    """Device of an array: "cpu", "cuda:0", "cuda:1", ..."""
     return "cpu" if isinstance(x, np.ndarray) else cuda.device_of(x)
 
 
 def to_device(x: Array, device: str) -> Array:
-    """`x` on `device` ("cpu", "cuda", "cuda:1"): itself if it is there already, else a copy.
+    """Return `x` on `device` ("cpu", "cuda", "cuda:1"): `x` itself if it is already there, else a copy.
 
-    "cuda" is any GPU for an array that is on one, and the current one for others: 0, or where there was work last.
+    "cuda" leaves an array on the GPU it is on, and copies others to the current GPU: 0, or the one used last.
     """
     if device != "cpu":
         return cuda.to_gpu(x, device)
@@ -47,7 +47,7 @@ def to_device(x: Array, device: str) -> Array:
 
 
 def as_array(x: object) -> Array:
-    """An array, as it is; a NumPy scalar as a 0-d array; Python numbers and lists as float32."""
+    """Return arrays unchanged, NumPy scalars as 0-d arrays, and Python numbers and lists as float32 arrays."""
     if isinstance(x, np.ndarray | np.generic):
         return np.asarray(x)
     if cuda.is_array(x):
@@ -57,7 +57,7 @@ def as_array(x: object) -> Array:
 
 
 def _from_list(x: object) -> np.ndarray:
-    """Numbers and nested lists of them. A Tensor among them would lose its gradient silently, so that is refused."""
+    """Convert numbers and nested lists. A Tensor among them would silently lose its gradient, so it is refused."""
     items = [x]
     while items:
         item = items.pop()
@@ -68,14 +68,14 @@ def _from_list(x: object) -> np.ndarray:
     try:
         return np.asarray(x)
     except ValueError as error:
-        raise ValueError(f"this list is not an array: {error}") from None
+        raise ValueError(f"cannot make an array of this list: {error}") from None
 
 
 def constant(x: object, like: Array) -> Array:
-    """Plain data to work with `like`: float data takes its float dtype, and host data goes to its device."""
+    """Convert plain data to the device of `like`, and float data to its float dtype."""
     array: Array = x if is_array(x) else _from_list(x)
     if array.dtype in FLOATS and like.dtype in FLOATS:
-        array = work_with(array).astype(like.dtype, copy=False)
+        array = on_device_of(array).astype(like.dtype, copy=False)
     if not isinstance(array, np.ndarray) and device_of(array) != device_of(like):
-        raise ValueError(f"an array on {device_of(array)} met a Tensor on {device_of(like)}; move one of them")
+        raise ValueError(f"the array is on {device_of(array)} but the Tensor on {device_of(like)}; move one of them")
     return to_device(array, device_of(like))

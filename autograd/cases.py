@@ -1,8 +1,7 @@
-"""One table of cases for every operation. The tests run all of it: gradient checks, references, mutations, devices.
+"""One table of test cases for every operation, used for gradient checks, references, mutations and devices.
 
-A case calls one operation on float inputs that are drawn by their makers from a seeded generator. To add an operation,
-add a case; a test fails for an operation that has none. The table is part of the package, so that any machine can be
-held to it: `minicait selftest`.
+A case calls one operation on float inputs drawn from a seeded generator. A new operation needs a case; a test fails for
+any operation without one. The table is part of the package, so that `minicait selftest` can check any machine.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from .random import Stream
 from .tensor import Tensor
 
 Maker = Callable[[np.random.Generator], np.ndarray]
-ROUNDINGS = 4  # that two devices may be apart: they add up in another order
+ROUNDINGS = 4  # tolerance between devices, which sum in different orders
 
 
 @dataclass(frozen=True)
 class Case:
     op: str  # name in autograd.ops
-    what: str
+    variant: str
     fn: Callable[..., Tensor]
     inputs: tuple[Maker, ...]
 
@@ -35,10 +34,10 @@ class Case:
         return [make(rng) for make in self.inputs]
 
     def __str__(self) -> str:
-        return f"{self.op}-{self.what}"
+        return f"{self.op}-{self.variant}"
 
     def run(self, device: str, dtype: Any, rounded_to: Any = None) -> list[np.ndarray]:
-        """The value and the gradients, computed there in `dtype`, from inputs that are rounded to another one first."""
+        """Value and gradients on `device` in `dtype`, from inputs first rounded to `rounded_to`."""
         rounded_to = dtype if rounded_to is None else rounded_to
         tensors = [Tensor(x.astype(rounded_to).astype(dtype)).to(device) for x in self.arrays()]
         for x in tensors:
@@ -51,7 +50,7 @@ class Case:
         return [x.numpy() for x in results]
 
     def assert_same_on(self, device: str, dtype: Any) -> None:
-        """As on the CPU, but for the order in which sums are taken there."""
+        """Assert that value and gradients equal those of the CPU, up to the order of summation."""
         got, want = self.run(device, dtype), self.run("cpu", dtype)
         assert [x.dtype for x in got] == [x.dtype for x in want]
         apart = roundings_apart(got, want, dtype)
@@ -59,9 +58,10 @@ class Case:
 
 
 def roundings_apart(got: Sequence[np.ndarray], want: Sequence[np.ndarray], dtype: Any) -> float:
-    """The largest difference of two lists of arrays, in roundings of `dtype`: of the largest value of each, or of 1.
+    """Largest difference between two lists of arrays, in machine epsilons of `dtype`.
 
-    Infinite where shapes differ, and where one is a number and the other is not.
+    Differences are relative to the largest value of each wanted array, or to 1 if that is larger. Infinite if shapes
+    differ, or if a value is NaN or infinite in only one of the two.
     """
     worst = 0.0
     for a, b in zip(got, want, strict=True):
@@ -83,7 +83,7 @@ def positive(*shape: int) -> Maker:
 
 
 def apart(*shape: int) -> Maker:
-    """Values at least 0.1 from each other and 0.05 from zero, far from the kinks of abs, max and friends."""
+    """Values at least 0.1 apart and 0.05 from zero, away from the kinks of abs, max and the like."""
 
     def make(rng: np.random.Generator) -> np.ndarray:
         size = int(np.prod(shape))
@@ -97,7 +97,7 @@ def probabilities(*shape: int) -> np.ndarray:
     return p / p.sum(-1, keepdims=True)
 
 
-ROWS = np.array([0, 2, 2, 1, 2])  # with repetitions
+ROWS = np.array([0, 2, 2, 1, 2])  # with repeated rows
 MASK = np.array([[True, False, True, True], [False, False, True, False], [True, True, False, False]])
 LABELS = np.array([1, 0, 3])
 STREAM = Stream(seed=3, purpose="cases")

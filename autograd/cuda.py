@@ -1,4 +1,4 @@
-"""The only file that imports CuPy, and only when a GPU is asked for or an array of CuPy's turns up."""
+"""The only file that imports CuPy, and only when a GPU is requested or a CuPy array appears."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OUT_OF_MEMORY = ("cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY", "CUBLA
 
 
 class DeviceError(RuntimeError):
-    """A GPU was asked for and cannot be used."""
+    """A GPU was requested and cannot be used."""
 
 
 def module() -> Any:
@@ -29,7 +29,7 @@ def module() -> Any:
 
 
 def is_array(x: object) -> bool:
-    """Whether `x` is a CuPy array. Where nobody imported cupy, nothing can be one."""
+    """True if `x` is a CuPy array, which it cannot be unless cupy was imported."""
     cupy = sys.modules.get("cupy")
     return cupy is not None and isinstance(x, cupy.ndarray)
 
@@ -38,10 +38,10 @@ _usable: set[int | None] = set()
 
 
 def why_unusable(number: int | None = None) -> str | None:
-    """None when this GPU, by default the current one, really computes, else the reason why not.
+    """Return the reason why this GPU (default: the current one) cannot compute, or None if it can.
 
-    Counting devices is not enough: a wheel without its CUDA libraries finds the GPU and then fails at the first
-    product, so this multiplies once. What worked once need not be tried again; what failed may have been busy.
+    Counting devices is not enough: a wheel without its CUDA libraries finds the GPU and then fails at the first matrix
+    product, so this multiplies once. Successes are cached; failures are not, because the GPU may have been busy.
     """
     if number in _usable:
         return None
@@ -53,11 +53,11 @@ def why_unusable(number: int | None = None) -> str | None:
         if not count:
             return "CuPy finds no CUDA device"
         if number is not None and number >= count:
-            return f"this machine has {count} CUDA device{'s, numbered from' if count > 1 else ', which is number'} 0"
+            return f"this machine has {count} CUDA device{'s, numbered from' if count > 1 else ', number'} 0"
         with cupy.cuda.Device(number):
             a = cupy.arange(4, dtype="float32").reshape(2, 2)
             if float((a @ a + 1).sum()) != 26:
-                return "a 2 x 2 product came out wrong on the GPU"
+                return "the GPU computed a wrong 2 x 2 matrix product"
     except Exception as error:
         return str(error).splitlines()[0] if str(error) else type(error).__name__
     _usable.add(number)
@@ -65,23 +65,23 @@ def why_unusable(number: int | None = None) -> str | None:
 
 
 def _why_no_driver(runtime: Any) -> str | None:
-    """What CUDA itself says of a missing driver is that it is insufficient."""
+    """Check the driver here, because CUDA reports a missing driver as an insufficient one."""
     driver, wanted = runtime.driverGetVersion(), runtime.runtimeGetVersion()
     if driver == 0:
-        return "there is no NVIDIA driver"
-    if driver // 1000 >= wanted // 1000:  # within a major version, any driver will do
+        return "no NVIDIA driver is installed"
+    if driver // 1000 >= wanted // 1000:  # within a major version, any driver works
         return None
     found, asked = (f"{version // 1000}.{version % 1000 // 10}" for version in (driver, wanted))
     return f"the NVIDIA driver is for CUDA {found} and this CuPy for {asked}: update the driver, or {INSTALL_HINT}"
 
 
 def cuda_available() -> bool:
-    """Whether tensors can be moved to "cuda" on this machine."""
+    """True if Tensors can be moved to "cuda" on this machine."""
     return why_unusable() is None
 
 
-def number_of(device: str) -> int:
-    """Of a GPU that works: 1 for "cuda:1", and for "cuda" that of the current one."""
+def device_id(device: str) -> int:
+    """Id of a usable GPU: 1 for "cuda:1", the current one for "cuda"."""
     match = re.fullmatch("cuda(?::([0-9]+))?", device)
     if match is None:
         raise ValueError(f"unknown device {device!r}: expected 'cpu', 'cuda', or a GPU by number such as 'cuda:1'")
@@ -92,10 +92,10 @@ def number_of(device: str) -> int:
 
 
 def make_current(number: int) -> None:
-    """Work on this GPU from here on, in this thread. At first, the current one is 0.
+    """Make this GPU the current one of this thread; initially that is 0.
 
-    CuPy allocates and launches on the current GPU, wherever the arrays are: a sum of arrays on another one fails, or
-    crawls, and a copy of one silently moves. So this comes before anything that is done to an array on a GPU.
+    CuPy allocates and launches on the current GPU, wherever the arrays are: a sum of arrays on another one fails or is
+    very slow, and a copy of one silently moves. So call this before any operation on an array on a GPU.
     """
     runtime = module().cuda.runtime
     if runtime.getDevice() != number:
@@ -107,11 +107,11 @@ def device_of(x: Any) -> str:
 
 
 def to_gpu(x: Any, device: str) -> Any:
-    """`x` on this GPU, itself if it is there already; to "cuda", an array on any GPU need not go."""
+    """Return `x` on this GPU: `x` itself if it is already there, or on any GPU if `device` is "cuda"."""
     if is_array(x) and device in ("cuda", device_of(x)):
         return x
-    number = number_of(device)
-    if is_array(x) and not x.flags.c_contiguous:  # which CuPy does not copy between GPUs
+    number = device_id(device)
+    if is_array(x) and not x.flags.c_contiguous:  # CuPy cannot copy these between GPUs
         make_current(x.device.id)
         x = x.copy()
     make_current(number)
@@ -123,57 +123,57 @@ def to_host(x: Any) -> np.ndarray:
 
 
 class Memory(NamedTuple):
-    """Of a GPU, in bytes. What arrays no longer use stays with CuPy's pool, for those to come."""
+    """Memory of a GPU in bytes. CuPy's pool keeps the blocks of freed arrays for new ones."""
 
     used: int  # by arrays
-    held: int  # by the pool: for arrays, and for those to come
+    held: int  # by the pool, in use or cached
     free: int
     total: int
 
     @property
     def others(self) -> int:
-        """What neither is free nor held: other programs have it, and the driver."""
+        """Used by other processes and the driver."""
         return max(0, self.total - self.free - self.held)
 
 
 def memory(device: str = "cuda") -> Memory:
-    """How the memory of a GPU is shared out at the moment."""
+    """Current memory usage of a GPU."""
     cupy = module()
-    with cupy.cuda.Device(number_of(device)):
+    with cupy.cuda.Device(device_id(device)):
         pool = cupy.get_default_memory_pool()
         return Memory(pool.used_bytes(), pool.total_bytes(), *cupy.cuda.runtime.memGetInfo())
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a GPU's memory was too small: for an array, or for what CUDA and cuBLAS need for themselves."""
+    """True if a GPU ran out of memory, for an array or for the needs of CUDA and cuBLAS."""
     if isinstance(error, MemoryError):
         return isinstance(error, module().cuda.memory.OutOfMemoryError)
     return any(name in str(error) for name in OUT_OF_MEMORY)
 
 
-def give_memory_back(error: BaseException) -> None:
-    """What the work that ended with this error had on the GPU goes back to it, for other programs too."""
-    traceback.clear_frames(error.__traceback__)  # whose variables are arrays
+def free_memory(error: BaseException) -> None:
+    """Free the arrays of the frames that this error left, and return the pool's cached blocks to the GPU."""
+    traceback.clear_frames(error.__traceback__)  # their local variables keep arrays alive
     module().get_default_memory_pool().free_all_blocks()
 
 
 def compiles() -> bool:
-    """Whether the module compiles kernels of ours. The tests' stand-in for CuPy does not, and takes the plain way."""
+    """True if custom kernels can be compiled. The tests' stand-in for CuPy cannot, and uses plain array functions."""
     return hasattr(module(), "ElementwiseKernel")
 
 
 @cache
 def elementwise(arguments: str, results: str, formula: str, name: str) -> Any:
-    """A CUDA kernel that does `formula`, in CUDA C++, for every value of its arguments, all in one launch.
+    """CUDA kernel that applies `formula`, in CUDA C++, to every element of its arguments in one launch.
 
-    It is compiled when it is first called, for the GPU and the dtypes that it is called with; T stands for one of them.
+    It is compiled on first use, for the GPU and the dtypes of the arguments; T stands for one of these dtypes.
     """
     return module().ElementwiseKernel(arguments, results, formula, name)
 
 
 @cache
 def cublas() -> Any:
-    """The library that multiplies matrices, or None where it cannot be reached: cupy_backends is CuPy's own affair."""
+    """CuPy's cuBLAS bindings, or None: cupy_backends is private to CuPy and may change."""
     try:
         from cupy_backends.cuda.libs import cublas as library
     except ImportError:
@@ -183,12 +183,12 @@ def cublas() -> Any:
 
 
 def cublas_handle() -> int:
-    """Of the current device."""
+    """cuBLAS handle of the current device."""
     return module().cuda.get_cublas_handle()
 
 
 def erf(x: Any) -> Any:
-    """CuPy's own, exact in float64."""
+    """CuPy's erf, exact in float64."""
     from cupyx.scipy.special import erf as cupyx_erf
 
     return cupyx_erf(x)

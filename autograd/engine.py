@@ -1,8 +1,8 @@
 """backward() and grad(): the chain rule over a recorded graph, without recursion.
 
-A node may run only when the gradients of all of its consumers have arrived: in a diamond, running the shared node once
-per path would redo all the work below it for every path. So nodes are visited consumers first, by counting.
-Gradients on the way live in a dict; only leaves are given a `.grad`.
+A node may run only when the gradients of all its consumers have arrived: in a diamond, running the shared node once per
+path would repeat all the work below it for every path. So nodes are visited in reverse topological order, found by
+counting consumers. Intermediate gradients live in a dict; only leaves get a `.grad`.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from . import anomaly, modes
-from .backend import Array, array_module, as_array, constant, device_of, is_array, work_with
+from .backend import Array, array_module, as_array, constant, device_of, is_array, on_device_of
 from .function import PLAIN, Context
 from .tensor import Tensor
 
-Target = Context | Tensor  # where a gradient goes: the operation that made the value, or the leaf itself
+Target = Context | Tensor  # where a gradient goes: the operation that produced the value, or the leaf
 
 
 def backward(output: Tensor, grad: Any = None, retain_graph: bool = False, create_graph: bool = False) -> None:
-    """Add d(output)/d(leaf) to the `.grad` of every leaf that requires it."""
+    """Accumulate d(output)/d(leaf) into the `.grad` of every leaf that requires grad."""
     _refuse_second_order(create_graph)
     for leaf, gradient in _run(output, grad, retain_graph, None):
         assert isinstance(leaf, Tensor)
-        leaf.grad = Tensor(gradient if leaf.grad is None else as_array(work_with(leaf.grad.data) + gradient))
+        leaf.grad = Tensor(gradient if leaf.grad is None else as_array(on_device_of(leaf.grad.data) + gradient))
 
 
 def grad(
@@ -35,12 +35,11 @@ def grad(
     out: Sequence[Array] | None = None,
     accumulate: bool = False,
 ) -> list[Tensor | None]:
-    """d(output)/d(input) for each input, None where the output does not depend on it.
+    """Return d(output)/d(input) for each input, None where the output does not depend on it.
 
-    Inputs may be leaves, or values in the middle of the graph. No `.grad` is touched, so threads that share parameters
-    can call this at the same time. With `out`, an array for each input, which must be leaves then, the gradients are
-    left in those arrays: each moves there as soon as it is known, instead of taking memory until the end. With
-    `accumulate` it is added to what the array holds.
+    Inputs may be leaves or intermediate values. No `.grad` is touched, so threads that share parameters can call this
+    concurrently. With `out`, one array per input (leaves only), gradients go into these arrays, as soon as they are
+    known, instead of taking memory of their own until the end; with `accumulate` they are added to what is there.
     """
     _refuse_second_order(create_graph)
     if not isinstance(output, Tensor):
@@ -50,31 +49,29 @@ def grad(
         if not isinstance(x, Tensor) or not x.requires_grad:
             raise RuntimeError(f"grad: input {i} does not require grad; make it with Tensor(array, requires_grad=True)")
     targets = [_target(x) for x in inputs]
-    places = _places(inputs, out)
-    found = {
-        id(target): gradient
-        for target, gradient in _run(output, grad_output, retain_graph, targets, places, accumulate)
-    }
+    outs = _outs(inputs, out)
+    reached = _run(output, grad_output, retain_graph, targets, outs, accumulate)
+    found = {id(target): gradient for target, gradient in reached}
     results: list[Tensor | None] = []
     seen: set[int] = set()
     for target in targets:
         gradient = found.get(id(target))
         if gradient is not None and id(target) in seen:
-            gradient = work_with(gradient).copy()  # asked for twice: two Tensors must not share one array
+            gradient = on_device_of(gradient).copy()  # requested twice: two Tensors must not share one array
         seen.add(id(target))
         results.append(None if gradient is None else Tensor(gradient))
     return results
 
 
-class _Sums:
-    """Gradients that have arrived so far, by where they go.
+class _Accumulator:
+    """Gradients accumulated so far, by the id of their target.
 
-    `owned` are the arrays that nobody else holds: only those are added to in place, or given away without a copy.
-    `places` are arrays that the caller gave for some of them.
+    `owned` are the arrays that nobody else references: only those are added to in place, or returned without a copy.
+    `outs` are arrays supplied by the caller.
     """
 
-    def __init__(self, root: Target, gradient: Array, places: dict[int, Array], accumulate: bool) -> None:
-        self.places, self.accumulate = places, accumulate
+    def __init__(self, root: Target, gradient: Array, outs: dict[int, Array], accumulate: bool) -> None:
+        self.outs, self.accumulate = outs, accumulate
         self.arrays: dict[int, Array] = {}
         self.leaves: list[Tensor] = []
         self.owned: set[int] = set()
@@ -88,35 +85,37 @@ class _Sums:
             self.arrays[key] = as_array(self.arrays[key] + gradient)
             self.owned.add(key)
         else:
-            if (place := self.places.get(key)) is not None:
+            if (out := self.outs.get(key)) is not None:
                 if self.accumulate:
-                    place += gradient
+                    out += gradient
                 else:
-                    place[...] = gradient
-                gradient, shared = place, False
+                    out[...] = gradient
+                gradient, shared = out, False
             self.arrays[key] = gradient
             if not shared:
                 self.owned.add(key)
             if isinstance(target, Tensor):
                 self.leaves.append(target)
 
-    def give(self, target: Target) -> Array:
+    def result(self, target: Target) -> Array:
         gradient = self.arrays[id(target)]
-        return gradient if id(target) in self.owned else work_with(gradient).copy()
+        return gradient if id(target) in self.owned else on_device_of(gradient).copy()
 
 
-def _places(inputs: list[Tensor], out: Sequence[Array] | None) -> dict[int, Array]:
-    """The arrays that were given for the gradients, by their inputs."""
+def _outs(inputs: list[Tensor], out: Sequence[Array] | None) -> dict[int, Array]:
+    """Check the arrays supplied for the gradients, and return them by the id of their input."""
     if out is None:
         return {}
     if len({id(x) for x in inputs}) < len(inputs):
-        raise ValueError("grad: with out, each input can be given once only")
-    for i, (x, place) in enumerate(zip(inputs, out, strict=True)):
+        raise ValueError("grad: with out, each input may appear only once")
+    for i, (x, array) in enumerate(zip(inputs, out, strict=True)):
         if x.node is not None:
-            raise ValueError(f"grad: out is for leaves, and input {i} is the result of an operation")
-        if place.shape != x.shape or place.dtype != x.dtype:
-            raise ValueError(f"grad: out {i} must be {x.shape} {x.dtype} as its input, got {place.shape} {place.dtype}")
-    return {id(x): place for x, place in zip(inputs, out, strict=True)}
+            raise ValueError(f"grad: out works for leaves only, but input {i} is the result of an operation")
+        if array.shape != x.shape or array.dtype != x.dtype:
+            raise ValueError(
+                f"grad: out[{i}] must be {x.shape} {x.dtype} like its input, got {array.shape} {array.dtype}"
+            )
+    return {id(x): array for x, array in zip(inputs, out, strict=True)}
 
 
 def _run(
@@ -124,56 +123,56 @@ def _run(
     grad: Any,
     retain_graph: bool,
     targets: list[Target] | None,
-    places: dict[int, Array] | None = None,
+    outs: dict[int, Array] | None = None,
     accumulate: bool = False,
 ) -> list[tuple[Target, Array]]:
-    """Gradients of the targets that were reached, or of all leaves; each array is the caller's own to keep."""
+    """Gradients of the targets that were reached, or of all leaves. The caller owns the arrays."""
     root = _target(output)
-    sums = _Sums(root, _first_gradient(output, grad), places or {}, accumulate)
+    gradients = _Accumulator(root, _seed_gradient(output, grad), outs or {}, accumulate)
     nodes = list(_consumers_first(root))
-    asked = None if targets is None else {id(target): target for target in targets}
-    useful = None if asked is None else _leading_to(nodes, asked)
+    requested = None if targets is None else {id(target): target for target in targets}
+    required = None if requested is None else _dependents(nodes, requested)
     for node in nodes:
-        if useful is None or id(node) in useful:
-            _visit(node, sums, asked)
+        if required is None or id(node) in required:
+            _visit(node, gradients, requested)
             if not retain_graph:
                 node.free()
-    wanted = sums.leaves if asked is None else asked.values()
-    return [(target, sums.give(target)) for target in wanted if id(target) in sums.arrays]
+    reported = gradients.leaves if requested is None else requested.values()
+    return [(target, gradients.result(target)) for target in reported if id(target) in gradients.arrays]
 
 
-def _visit(node: Context, sums: _Sums, asked: dict[int, Target] | None) -> None:
-    """Run one backward and pass its gradients on. A function of its own, so that its arrays die when it returns."""
-    if asked is not None and id(node) in asked:
-        g = sums.arrays.get(id(node))  # complete now, and stays for the caller
-        sums.owned.discard(id(node))  # but backward may pass it on as it is
+def _visit(node: Context, gradients: _Accumulator, requested: dict[int, Target] | None) -> None:
+    """Run one backward and accumulate its gradients. A separate function, so that its arrays are freed on return."""
+    if requested is not None and id(node) in requested:
+        g = gradients.arrays.get(id(node))  # complete, and kept for the caller
+        gradients.owned.discard(id(node))  # but backward may return it unchanged
     else:
-        g = sums.arrays.pop(id(node), None)
-    if g is None:  # all consumers said that their gradient is zero
+        g = gradients.arrays.pop(id(node), None)
+    if g is None:  # every consumer returned None for it
         return
-    gradients = _call_backward(node, g)
-    for i, (parent, gradient) in enumerate(gradients):
-        if asked is None or isinstance(parent, Context) or id(parent) in asked:
-            others = [other for j, (_, other) in enumerate(gradients) if j != i]
-            sums.add(parent, gradient, shared=_is_shared(gradient, [g, *node.saved, *others]))
+    results = _call_backward(node, g)
+    for i, (parent, gradient) in enumerate(results):
+        if requested is None or isinstance(parent, Context) or id(parent) in requested:
+            others = [other for j, (_, other) in enumerate(results) if j != i]
+            gradients.add(parent, gradient, shared=_is_shared(gradient, [g, *node.saved, *others]))
 
 
 def _is_shared(gradient: Array, others: list[Any]) -> bool:
-    """Whether an array that backward returned may be held, or seen through a view, by somebody else."""
+    """True if an array that backward returned may be referenced elsewhere, directly or through a view."""
     if gradient.base is not None:
         return True
     return any(other is gradient or getattr(other, "base", None) is gradient for other in others)
 
 
 def _call_backward(node: Context, g: Array) -> list[tuple[Target, Array]]:
-    """The gradients that a node's backward makes, each checked, beside the target it is for."""
+    """Run the backward of a node and return its checked gradients, each with its target."""
     if node.tape is not None:
         node.tape.restore(node)
     name = node.function.name
     if node.trace is not None:
         node.trace.check_saved(name, node.saved)
     try:
-        results = node.function.backward(node, work_with(g))
+        results = node.function.backward(node, on_device_of(g))
     except Exception as error:
         error.add_note(f"(in the backward of {name}, whose output has shape {node.shape})")
         raise
@@ -189,17 +188,17 @@ def _call_backward(node: Context, g: Array) -> list[tuple[Target, Array]]:
         if gradient is not None and parent is not None and parent is not PLAIN:
             gradients.append((parent, _checked(name, i, gradient, parent)))
     if modes.current().anomaly:
-        where = node.trace.where if node.trace is not None else "(outside of detect_anomaly, so the line is not known)"
+        where = node.trace.where if node.trace is not None else "(unknown: forward ran outside detect_anomaly)"
         anomaly.check_backward(name, g, [gradient for _, gradient in gradients], where)
     return gradients
 
 
 def _checked(name: str, i: int, gradient: Any, target: Target) -> Array:
-    """Every gradient has its input's shape, dtype and device; a backward that breaks this is named at once."""
+    """Check that a gradient has the shape, dtype and device of its input, and name the operation if it does not."""
     if isinstance(gradient, Tensor):
         raise RuntimeError(f"{name}: backward must return arrays, got a Tensor for gradient {i}")
     if not is_array(gradient):
-        gradient = as_array(gradient)  # arithmetic on 0-d arrays gives NumPy scalars
+        gradient = as_array(gradient)  # arithmetic on 0-d arrays returns NumPy scalars
     if gradient.shape != target.shape or gradient.dtype != target.dtype or device_of(gradient) != target.device:
         raise RuntimeError(
             f"{name}: gradient {i} must be {target.shape} {target.dtype} on {target.device} like its input, "
@@ -210,24 +209,25 @@ def _checked(name: str, i: int, gradient: Any, target: Target) -> Array:
 
 def _refuse_second_order(create_graph: bool) -> None:
     if create_graph:
-        raise RuntimeError("create_graph: the engine computes first derivatives only, and records no graph of them")
+        raise RuntimeError("create_graph: the engine computes first derivatives only and records no graph of them")
 
 
 def _target(x: Tensor) -> Target:
     return x if x.node is None else x.node
 
 
-def _first_gradient(output: Tensor, grad: Any) -> Array:
+def _seed_gradient(output: Tensor, grad: Any) -> Array:
+    """The gradient that backward starts from: `grad`, or 1 for a scalar output."""
     if not output.requires_grad:
         raise RuntimeError(
-            "backward: this Tensor depends on nothing that requires grad (a gradient never does: the engine computes "
+            "backward: this Tensor depends on nothing that requires grad (gradients never do: the engine computes "
             "first derivatives only)"
         )
     if grad is None:
         if output.data.size != 1:
             raise RuntimeError(
-                f"backward: a Tensor of shape {output.shape} needs a gradient of that shape, backward(grad); "
-                "only a single number starts from 1"
+                f"backward: a Tensor of shape {output.shape} needs a gradient of that shape, backward(grad); only a "
+                "single value can start from 1"
             )
         return array_module(output.data).ones_like(output.data)
     grad = constant(grad.data if isinstance(grad, Tensor) else grad, like=output.data)
@@ -237,7 +237,7 @@ def _first_gradient(output: Tensor, grad: Any) -> Array:
 
 
 def _consumers_first(root: Target) -> Iterator[Context]:
-    """Every operation that `root` depends on, each after all the operations that use its result."""
+    """Yield the operations that `root` depends on in reverse topological order: each after all its consumers."""
     if isinstance(root, Tensor):
         return
     uses = {id(root): 0}
@@ -262,15 +262,15 @@ def _parents(node: Context) -> list[Context]:
     if node.parents is None:
         raise RuntimeError(
             f"backward: the graph behind this Tensor (from {node.function.name} on) was freed by an earlier backward; "
-            "call that one with retain_graph=True, or run forward again"
+            "pass retain_graph=True to that one, or run forward again"
         )
     return [parent for parent in node.parents if isinstance(parent, Context)]
 
 
-def _leading_to(nodes: list[Context], asked: dict[int, Target]) -> set[int]:
-    """Of the nodes in consumers-first order, those whose backward the asked-for targets depend on."""
-    useful: set[int] = set()
+def _dependents(nodes: list[Context], requested: dict[int, Target]) -> set[int]:
+    """Ids of the nodes, given in reverse topological order, whose output depends on a requested target."""
+    dependents: set[int] = set()
     for node in reversed(nodes):
-        if any(id(parent) in asked or id(parent) in useful for parent in node.parents or []):
-            useful.add(id(node))
-    return useful
+        if any(id(parent) in requested or id(parent) in dependents for parent in node.parents or []):
+            dependents.add(id(node))
+    return dependents

@@ -1,8 +1,8 @@
-"""How an operation is declared: a `Function` with `forward` and `backward` beside each other.
+"""Function: a differentiable operation, `forward` and `backward` side by side.
 
-`MyOp.apply(*args)` runs forward on the arrays and, if a gradient will be wanted, leaves a `Context` in the graph: what
-forward saved, and where the gradients go. A Context knows its inputs but not its output, so the graph has no reference
-cycles and dies with the last Tensor that needs it.
+`MyOp.apply(*args)` runs forward on the arrays and, if an input requires grad, adds a `Context` to the graph: what
+forward saved, and where the gradients go. A Context references its inputs but not its output, so the graph has no
+reference cycles and is freed with the last Tensor that needs it.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from typing import Any, NoReturn
 import numpy as np
 
 from . import anomaly, kernels, modes
-from .backend import Array, as_array, device_of, is_array, work_with
+from .backend import Array, as_array, device_of, is_array, on_device_of
 from .tensor import Tensor
 
-PLAIN = object()  # stands in Context.parents for an argument that is not a Tensor
+PLAIN = object()  # marks an argument that is not a Tensor in Context.parents
 _FLOAT64 = np.dtype("float64")
 
 
 class Context:
-    """One recorded operation, a node of the graph: what links forward to backward."""
+    """A node of the graph: one recorded operation, with what forward saved for backward."""
 
     __slots__ = ("device", "dtype", "function", "needs", "parents", "saved", "shape", "tape", "trace")
 
     function: type[Function]
-    needs: list[bool]  # whether argument i of forward wants a gradient
-    parents: list[Any] | None  # per argument: Context, leaf Tensor, None (no gradient wanted) or PLAIN; None once freed
+    needs: list[bool]  # per argument of forward: does it need a gradient?
+    parents: list[Any] | None  # per argument: Context, leaf Tensor, None (no gradient needed) or PLAIN; None once freed
     saved: tuple[Any, ...]
-    shape: tuple[int, ...]  # of the output, and so of the gradient that arrives here
+    shape: tuple[int, ...]  # of the output, and so of the upstream gradient
     dtype: np.dtype
     device: str
-    tape: Any  # the checkpoint that can make `saved` again, or None
-    trace: anomaly.Trace | None  # what detect_anomaly wants to know later
+    tape: Any  # the checkpoint slot that can recompute `saved`, or None
+    trace: anomaly.Trace | None  # for detect_anomaly
 
     def save(self, *values: Any) -> None:
-        """Keep arrays or plain values for backward, which finds them in `saved`. Save only what backward needs."""
+        """Keep arrays or plain values for backward, as `ctx.saved`. Save only what backward needs."""
         self.saved = values
 
     def unbroadcast(self, i: int, g: Array) -> Array | None:
-        """`g` as the gradient of argument i, summed over the copies that broadcasting made; None if nobody wants it."""
+        """Sum `g` over the broadcast axes of argument i; None if it needs no gradient."""
         return unbroadcast(g, self.parents[i].shape) if self.needs[i] and self.parents else None
 
     def free(self) -> None:
@@ -50,20 +50,20 @@ class Context:
 
 
 class Function:
-    """A differentiable operation. Subclasses write two static methods, and a fused one a third:
+    """A differentiable operation. Subclasses define two static methods, fused ones a third:
 
-    forward(ctx, *args)   gets arrays in place of Tensors, and plain values as they are; returns one array
-    backward(ctx, g)      gets the gradient of the output; returns a gradient array, or None, per Tensor argument
-                          (None for the plain arguments may be given too)
-    reference(*args)      the same operation from simpler ones, on Tensors: the explanation and the test oracle
+    forward(ctx, *args)   takes arrays in place of Tensors, and plain values unchanged; returns one array
+    backward(ctx, g)      takes the upstream gradient; returns a gradient array or None per Tensor argument (and
+                          optionally None for each plain argument)
+    reference(*args)      the same operation built from simpler ones on Tensors: the explanation and the test oracle
 
-    `ctx.needs[i]` tells whether argument i wants a gradient. Neither method may edit its arguments. What backward
-    returns belongs to the engine from then on, except for `g`, views, and saved arrays, which may be returned and stay
-    as they are. Errors raised by forward reach the user with the name of the operation in front.
+    `ctx.needs[i]` is True if argument i needs a gradient. Neither method may edit its arguments. The engine takes
+    ownership of the arrays that backward returns, except for `g`, views and saved arrays, which it leaves unchanged.
+    Errors raised by forward reach the user prefixed with the name of the operation.
     """
 
     name: str = "function"
-    widens: bool = False  # whether float64 may come out where none went in; elsewhere that is caught as a mistake
+    widens: bool = False  # may return float64 for narrower inputs; elsewhere that is an error
 
     def __init_subclass__(cls) -> None:
         cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__).lower()
@@ -78,10 +78,10 @@ class Function:
 
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Tensor:
-        """Run the operation and record it. Tensors are positional arguments; keywords are plain values."""
+        """Run the operation and record it. Tensors are positional arguments, keywords are plain values."""
         mode = modes.current()
         recording = mode.grad
-        wanted = foreign = False
+        requires_grad = not_numpy = False
         arrays: list[Any] = []
         needs: list[bool] = []
         parents: list[Any] = []
@@ -90,9 +90,9 @@ class Function:
                 data = arg.data
                 arrays.append(data)
                 if type(data) is not np.ndarray:
-                    foreign = True
+                    not_numpy = True
                 if recording and arg._requires_grad:
-                    wanted = True
+                    requires_grad = True
                     needs.append(True)
                     parents.append(arg if arg.node is None else arg.node)
                 else:
@@ -102,10 +102,10 @@ class Function:
                 arrays.append(arg)
                 needs.append(False)
                 parents.append(PLAIN)
-        if foreign:
-            _go_to_device(cls.name, args)
+        if not_numpy:
+            _use_common_device(cls.name, args)
         if kwargs and any(isinstance(value, Tensor) for value in kwargs.values()):
-            raise TypeError(f"{cls.name}: give Tensors by position; by keyword they would get no gradient")
+            raise TypeError(f"{cls.name}: pass Tensors by position; by keyword they would get no gradient")
 
         ctx = Context()
         ctx.function = cls
@@ -114,9 +114,9 @@ class Function:
         try:
             data = cls.forward(ctx, *arrays, **kwargs)
         except (ValueError, TypeError, IndexError) as error:
-            _explain(cls.name, error, args)
+            _reraise(cls.name, error, args)
         if type(data) is not np.ndarray:
-            data = _one_array(cls.name, data)
+            data = _as_output(cls.name, data)
         dtype = data.dtype
         if dtype == _FLOAT64 and not cls.widens:
             _check_promotion(cls.name, args)
@@ -126,8 +126,8 @@ class Function:
         out = Tensor.__new__(Tensor)
         out.data = data
         out.grad = None
-        out._requires_grad = wanted
-        if not wanted:
+        out._requires_grad = requires_grad
+        if not requires_grad:
             out.node = None
             return out
         ctx.parents = parents
@@ -143,7 +143,7 @@ class Function:
 
 
 def unbroadcast(g: Array, shape: tuple[int, ...]) -> Array:
-    """The gradient of an input of `shape` that was broadcast to g's shape: the sum over the copies that were made."""
+    """Gradient of an input of `shape` that was broadcast to the shape of `g`: the sum over its copies."""
     if g.shape == shape:
         return g
     added = g.ndim - len(shape)
@@ -159,8 +159,8 @@ def _describe(arg: Any) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def _explain(name: str, error: Exception, args: tuple[Any, ...]) -> NoReturn:
-    """Forward's error again, in one sentence with the operation's name and what it was called with."""
+def _reraise(name: str, error: Exception, args: tuple[Any, ...]) -> NoReturn:
+    """Raise an error of forward again, with the operation's name and arguments in the message."""
     kind = next(k for k in (TypeError, IndexError, ValueError) if isinstance(error, k))
     if isinstance(error, IndexError) and isinstance(error, ValueError):  # NumPy's AxisError is both
         kind = ValueError
@@ -172,15 +172,15 @@ def _explain(name: str, error: Exception, args: tuple[Any, ...]) -> NoReturn:
     raise kind(f"{name}: {message} [called with {got}]") from (None if isinstance(error, OperandError) else error)
 
 
-def _one_array(name: str, result: Any) -> Array:
-    """What forward returned, as an array: arithmetic on 0-d arrays gives NumPy scalars, and those are fine."""
+def _as_output(name: str, result: Any) -> Array:
+    """Return forward's result as an array. NumPy scalars are fine: arithmetic on 0-d arrays returns them."""
     if not is_array(result) and not isinstance(result, np.generic):
         raise TypeError(f"{name}: forward must return one array, got {type(result).__name__}")
     return as_array(result)
 
 
 def _check_promotion(name: str, args: tuple[Any, ...]) -> None:
-    """float64 may come only from a Tensor that is float64."""
+    """Raise if float64 came out and no input was float64."""
     dtypes = [arg.dtype for arg in args if isinstance(arg, Tensor)]
     if not dtypes or _FLOAT64 in dtypes:
         return
@@ -191,14 +191,14 @@ def _check_promotion(name: str, args: tuple[Any, ...]) -> None:
     )
 
 
-def _go_to_device(name: str, args: tuple[Any, ...]) -> None:
-    """Work where the Tensors are, which must be one place."""
+def _use_common_device(name: str, args: tuple[Any, ...]) -> None:
+    """Check that all Tensors are on one device, and make it current."""
     tensors = [arg for arg in args if isinstance(arg, Tensor)]
     devices = [tensor.device for tensor in tensors]
     if len(set(devices)) > 1:
         raise ValueError(f"{name}: all Tensors must be on one device, got {', '.join(devices)}; move one with .to(...)")
-    work_with(tensors[0].data)
+    on_device_of(tensors[0].data)
 
 
 class OperandError(ValueError):
-    """Raised by an operation's own checks; its message is complete and needs no cause behind it."""
+    """Raised by an operation's own checks. Its message is complete, so its cause is not shown."""

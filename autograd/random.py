@@ -1,9 +1,9 @@
 """The one source of randomness: streams keyed by (seed, purpose, step, sample).
 
-A stream is a name, not a state. Opening it twice gives the same numbers, so a checkpoint's second run, another number
-of threads, another device, or a run resumed in the middle cannot change what is drawn, and nothing has to be saved.
+A stream is a name, not a state. Opening it twice gives the same numbers, so recomputing a checkpoint, changing the
+number of threads or the device, or resuming a run cannot change what is drawn, and there is no state to save.
 
-Under it lies Philox, a counter-based generator: number n of a stream is a scrambled counter, computed directly. The
+The generator is Philox, which is counter-based: number n of a stream is computed directly, by scrambling a counter. The
 128-bit key holds (seed, purpose), the upper half of the 256-bit counter holds (sample, step), and the lower half counts
 the numbers drawn, so no two streams overlap.
 """
@@ -24,7 +24,9 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Stream:
-    """Row i of a batch drawn from a stream belongs to sample `sample + i`, however the batch was cut into pieces.
+    """A reproducible stream of random numbers.
+
+    Row i of a batch belongs to sample `sample + i`, however the batch is split into micro-batches.
 
     >>> stream = Stream(seed=0, purpose="dropout", step=7)
     >>> whole, tail = stream.uniform((4, 3)), stream.at(sample=2).uniform((2, 3))
@@ -44,21 +46,21 @@ class Stream:
                 raise ValueError(f"Stream: {name} must be an integer in [0, 2**64), got {value}")
 
     def named(self, purpose: str) -> Stream:
-        """A stream of its own for one use: `stream.named("blocks.3.drop_path")`."""
+        """Derive a stream for one purpose: `stream.named("blocks.3.drop_path")`."""
         return replace(self, purpose=f"{self.purpose}/{purpose}")
 
     def at(self, *, step: int | None = None, sample: int | None = None) -> Stream:
-        """The same stream at another training step, or from another sample on."""
+        """The same stream at another training step, or starting at another sample."""
         return replace(self, step=self.step if step is None else step, sample=self.sample if sample is None else sample)
 
     def generator(self) -> np.random.Generator:
-        """NumPy's generator at the beginning of this stream, for whatever is not drawn per sample."""
-        key = np.array([self.seed, _number(self.purpose)], np.uint64)
+        """NumPy generator at the start of this stream, for numbers that are not drawn per sample."""
+        key = np.array([self.seed, _hash(self.purpose)], np.uint64)
         counter = np.array([0, 0, self.sample, self.step], np.uint64)
         return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
     def uniform(self, shape: tuple[int, ...]) -> np.ndarray:
-        """float32 in [0, 1), on the host; each row along axis 0 comes from its own sample's stream."""
+        """Uniform float32 values in [0, 1), on the host; each row along axis 0 comes from its own sample's stream."""
         rows = np.empty(shape, np.float32)
         for i in range(shape[0]):
             rows[i] = self.at(sample=self.sample + i).generator().random(shape[1:], dtype=np.float32)
@@ -66,7 +68,7 @@ class Stream:
 
 
 @lru_cache(1024)
-def _number(purpose: str) -> int:
+def _hash(purpose: str) -> int:
     return int.from_bytes(hashlib.blake2b(purpose.encode(), digest_size=8).digest(), "little")
 
 
@@ -74,7 +76,7 @@ _current: ContextVar[Stream | None] = ContextVar("autograd_stream", default=None
 
 
 def current() -> Stream | None:
-    """The stream that layers draw from, or None outside of `using`."""
+    """The stream that layers draw from, or None outside `using`."""
     return _current.get()
 
 
@@ -82,13 +84,13 @@ _unnamed = itertools.count()
 
 
 def unnamed() -> Stream:
-    """A stream for whoever has no name to ask for one by: another at every call, so it depends on their order."""
+    """A new stream at every call, for callers without a stream or name. Results depend on the order of calls."""
     return Stream(purpose=f"unnamed/{next(_unnamed)}")
 
 
 @contextmanager
 def using(stream: Stream) -> Iterator[Stream]:
-    """Let the layers that run inside draw from `stream`, each under its own name."""
+    """Make the layers inside the block draw from `stream`, each under its own name."""
     token = _current.set(stream)
     try:
         yield stream

@@ -1,4 +1,4 @@
-"""Tensor: an array, its gradient, and the operation that made it. Methods and operators are sugar over `ops`."""
+"""Tensor: an array, its gradient, and the operation that produced it. Methods and operators are sugar over `ops`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .backend import FLOATS, Array, as_array, device_of, to_device, work_with
+from .backend import FLOATS, Array, as_array, device_of, on_device_of, to_device
 
 if TYPE_CHECKING:
     from .draw import Svg
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 class Tensor:
-    """Wraps an array and shares its memory and dtype; Python numbers and lists become float32.
+    """An array that can require a gradient.
 
-    Operations on tensors that require grad are recorded; `loss.backward()` then fills `.grad` of the leaves, the
-    tensors that no operation made.
+    It shares the array's memory and dtype; Python numbers and lists become float32. Operations on Tensors that require
+    grad are recorded. `loss.backward()` then fills `.grad` of the leaves, the Tensors that no operation produced.
     """
 
     __slots__ = ("__weakref__", "_requires_grad", "data", "grad", "node")
-    __array_ufunc__ = None  # so that `array * tensor` asks Tensor.__rmul__
+    __array_ufunc__ = None  # so that `array * tensor` calls Tensor.__rmul__
 
     data: Array
     grad: Tensor | None
-    node: Context | None  # the operation that made this, None for a leaf
+    node: Context | None  # the operation that produced this, None for a leaf
 
     def __init__(self, data: Any, requires_grad: bool = False) -> None:
         if isinstance(data, Tensor):
@@ -49,10 +49,10 @@ class Tensor:
         if value and self.data.dtype not in FLOATS:
             raise TypeError(f"Tensor: only floating-point Tensors can require grad, got dtype {self.data.dtype}")
         if self.node is not None and not value:
-            raise RuntimeError("requires_grad: this Tensor was computed from ones that require grad; use detach()")
+            raise RuntimeError("requires_grad: this Tensor was computed from others that require grad; use detach()")
         self._requires_grad = bool(value)
 
-    # ---- what it is
+    # ---- attributes of the array
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -92,19 +92,19 @@ class Tensor:
             notes += ", requires_grad=True"
         return f"Tensor({text}{notes})"
 
-    # ---- out of the graph
+    # ---- conversion
 
     def numpy(self) -> np.ndarray:
-        """The values as a NumPy array, without the graph. On the CPU it shares memory with the Tensor."""
+        """Return the values as a NumPy array, without the graph. On the CPU it shares memory with the Tensor."""
         return to_device(self.data, "cpu")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def item(self) -> float | int | bool:
-        """The only value, as a Python number."""
+        """Return the single value as a Python number."""
         if self.size != 1:
-            raise ValueError(f"item: only a Tensor with one value is a number, this one has shape {self.shape}")
+            raise ValueError(f"item: expected a Tensor with a single value, got shape {self.shape}")
         return self.data.item()
 
     def __float__(self) -> float:
@@ -117,30 +117,30 @@ class Tensor:
         return bool(self.item())
 
     def detach(self) -> Tensor:
-        """The same array as a leaf that requires no grad."""
+        """Return a leaf that shares the array and requires no grad."""
         return Tensor(self.data)
 
     def to(self, device: str) -> Tensor:
-        """On another device ("cpu", "cuda", "cuda:1"), as a recorded copy; itself if it is there already."""
+        """Copy to another device ("cpu", "cuda", "cuda:1"), recorded; the Tensor itself if it is already there."""
         return ops.to_device(self, device)
 
     # ---- gradients
 
     def backward(self, grad: Any = None, retain_graph: bool = False, create_graph: bool = False) -> None:
-        """Add the gradient of this Tensor to the `.grad` of every leaf it depends on. See `autograd.engine`."""
+        """Accumulate the gradients of this Tensor in the `.grad` of the leaves it depends on. See `autograd.engine`."""
         engine.backward(self, grad, retain_graph, create_graph)
 
     def draw(self, names: Any = None, gradients: bool = False) -> Svg:
-        """The graph that made this Tensor, as an SVG picture. See `autograd.draw`."""
+        """Draw the graph behind this Tensor as an SVG picture. See `autograd.draw`."""
         return draw_graph(self, names, gradients)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         raise TypeError(
-            "a Tensor cannot be assigned to, backward may need its old values: build a new one with ops.where, or "
-            "write to tensor.data[...] before the Tensor is used"
+            "a Tensor cannot be assigned to, because backward may need its old values: build a new one with ops.where, "
+            "or write to tensor.data[...] before the Tensor is used"
         )
 
-    # ---- operators and methods: one line each, the operation itself is in autograd/ops
+    # ---- operators and methods: one line each, implemented in autograd/ops
     # fmt: off
 
     def __add__(self, other: Any) -> Tensor: return ops.add(self, other)
@@ -158,7 +158,7 @@ class Tensor:
     def __neg__(self) -> Tensor: return ops.negative(self)
     def __abs__(self) -> Tensor: return ops.abs(self)
     def __getitem__(self, index: Any) -> Tensor: return ops.getitem(self, index)
-    # Comparisons give boolean Tensors, which need no gradient.
+    # Comparisons return boolean Tensors, which need no gradient.
     def __lt__(self, other: Any) -> Tensor: return _compare(operator.lt, self, other)
     def __le__(self, other: Any) -> Tensor: return _compare(operator.le, self, other)
     def __gt__(self, other: Any) -> Tensor: return _compare(operator.gt, self, other)
@@ -200,22 +200,22 @@ class Tensor:
 
 
 def as_tensor(x: Any) -> Tensor:
-    """A Tensor as it is, anything else wrapped in one."""
+    """Return a Tensor unchanged, and wrap anything else in one."""
     return x if isinstance(x, Tensor) else Tensor(x)
 
 
 def _compare(compare: Callable[[Any, Any], Any], x: Tensor, other: Any) -> Tensor:
     other = other.data if isinstance(other, Tensor) else other
     try:
-        return Tensor(compare(work_with(x.data), other))
+        return Tensor(compare(on_device_of(x.data), other))
     except (TypeError, ValueError) as error:
         raise type(error)(f"{compare.__name__}: a Tensor of shape {x.shape} cannot be compared ({error})") from None
 
 
 def _one_tuple(args: tuple[Any, ...]) -> tuple[int, ...]:
-    """Both `x.reshape(2, 3)` and `x.reshape((2, 3))`."""
+    """Accept both `x.reshape(2, 3)` and `x.reshape((2, 3))`."""
     return tuple(args[0]) if len(args) == 1 and isinstance(args[0], tuple | list) else args
 
 
-from . import engine, ops  # noqa: E402  (these build on Tensor, so they come after it)
+from . import engine, ops  # noqa: E402  (these import Tensor, so they come after it)
 from .draw import draw as draw_graph  # noqa: E402

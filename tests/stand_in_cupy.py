@@ -1,7 +1,7 @@
-"""A stand-in for CuPy on plain memory, at least as strict as the real one about what it is given.
+"""A stand-in for CuPy in host memory, at least as strict about its arguments.
 
-It shows, on every machine and in every run, that no operation assumes NumPy: a NumPy array that meets one of these
-arrays raises, as does a function or keyword that CuPy lacks. It says nothing about CUDA kernels.
+It shows on any machine that no operation assumes NumPy: mixing a NumPy array with one of these raises, and so does a
+function or keyword that CuPy lacks. It says nothing about CUDA kernels.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BINARY = ["add", "sub", "mul", "truediv", "pow", "matmul", "lt", "le", "gt", "ge
 
 
 class ndarray:  # noqa: N801
-    """Wraps a NumPy array and hands it out only through get()."""
+    """A NumPy array, accessible only through get()."""
 
     __array_ufunc__ = None
     __hash__ = None  # type: ignore[assignment]
@@ -127,7 +127,7 @@ class _Device:
 
 @contextmanager
 def installed(monkeypatch: Any) -> Iterator[types.ModuleType]:
-    """`import cupy` gives the stand-in inside this block."""
+    """Install the stand-in as `cupy` inside this block."""
     from autograd import cuda
 
     cupy = types.ModuleType("cupy")

@@ -1,4 +1,4 @@
-"""hypothesis chooses structure: shapes, axes, dtypes, memory layouts, indices. Values come from a seeded generator."""
+"""hypothesis strategies for shapes, axes, memory layouts and indices. Values come from a seeded generator."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def broadcastable(draw: Any, count: int = 2, min_size: int = 0) -> list[tuple[in
 
 
 def axes(ndim: int, empty: bool = True) -> st.SearchStrategy[Any]:
-    """NumPy's axis: None, one axis counted from either end, or several."""
+    """NumPy's axis argument: None, one axis counted from either end, or several."""
     if ndim == 0:
         return st.sampled_from([None, ()] if empty else [None])
     one = st.integers(-ndim, ndim - 1)
@@ -47,7 +47,7 @@ LAYOUTS = ["C", "F", "every second", "backwards", "inside", "read-only"]
 
 
 def laid_out(x: np.ndarray, layout: str) -> np.ndarray:
-    """The same values in another arrangement of memory; what lies between them is NaN."""
+    """The same values in another memory layout, with NaN in the gaps."""
     if layout == "F":
         return np.asfortranarray(x)
     if layout == "every second":
@@ -65,7 +65,7 @@ def laid_out(x: np.ndarray, layout: str) -> np.ndarray:
 
 @st.composite
 def indices(draw: Any, shape: tuple[int, ...]) -> Any:
-    """Anything that can stand in x[...]: integers, slices, None, an ellipsis, repeated integers, masks."""
+    """Any index of x[...]: integers, slices, None, an ellipsis, repeated integers, masks."""
     parts: list[Any] = []
     axis = 0
     ellipsis = False
@@ -91,11 +91,11 @@ def indices(draw: Any, shape: tuple[int, ...]) -> Any:
             parts.append(draw(st.integers(-n, n - 1)))
         elif kind == "mask":
             parts.append(np.array(draw(st.lists(st.booleans(), min_size=n, max_size=n)), dtype=bool))
-        else:  # one length for all index arrays of an expression, so that they broadcast
+        else:  # one length for all index arrays, so that they broadcast
             chosen = draw(st.lists(st.integers(-n, n - 1), min_size=3, max_size=3))
             parts.append({"list": chosen, "tuple": tuple(chosen)}.get(kind, np.array(chosen)))
         axis += 1
         if draw(st.booleans()):
             break
-    # a tuple alone would be an index of several axes
+    # a bare tuple would index several axes
     return tuple(parts) if len(parts) != 1 or isinstance(parts[0], tuple) or draw(st.booleans()) else parts[0]

@@ -188,7 +188,7 @@ def test_which_device(monkeypatch, capsys):
     assert "choose one of --gpu and --device cpu" in capsys.readouterr().err
     assert main(["selftest", "--device", "gpu"]) == 2
     assert "unknown device 'gpu'" in capsys.readouterr().err
-    monkeypatch.setattr(cuda, "number_of", lambda name: 1)
+    monkeypatch.setattr(cuda, "device_id", lambda name: 1)
     assert options.device_named("cuda:1") == command._device(argparse.Namespace(gpu=True, device="cuda:1")) == "cuda:1"
     names = [part.name for part in parts("cuda:1")]
     assert "training, fp16" in names and "speed, training, fp16" in names

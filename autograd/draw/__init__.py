@@ -1,4 +1,4 @@
-"""The recorded graph as a picture: `graph` collects it, `layout` places its nodes in layers, `svg` is the result."""
+"""The recorded graph as a picture: `graph` draws it, `layout` arranges its boxes in layers, `svg` is the result."""
 
 from .graph import draw
 from .svg import Svg

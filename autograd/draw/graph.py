@@ -1,8 +1,8 @@
-"""draw: the graph behind a Tensor as a picture, in SVG.
+"""draw: the graph behind a Tensor as an SVG picture.
 
-Boxes with square corners are operations, with the shape of what they make; boxes with round corners are leaves. Dashed
-ones are constants, of which the graph remembers nothing. Arrows go with the data, from the top down to the output;
-gradients come back the same way.
+Boxes with square corners are operations with their output shape, boxes with round corners are leaves, and dashed boxes
+are constants, of which the graph keeps nothing. Arrows follow the data from the top down to the output; gradients flow
+back along them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ..tensor import Tensor
 from .layout import Layout, layered
 from .svg import Svg
 
-MARGIN, LINE, PADDING, LETTER = 14, 15, 9, 6.8  # LETTER: about the mean width of one, at a size of 12
-LONGEST = 26  # letters of a name that are shown; all of them are in the tooltip
+MARGIN, LINE, PADDING, LETTER = 14, 15, 9, 6.8  # LETTER: about the mean width at font size 12
+LONGEST = 26  # letters shown of a name; the tooltip has all
 KINDS = {  # fill, frame, round corners, dashes
     "operation": ("#e6f0fa", "#2b6cb0", 2, ""),
     "leaf": ("#fdf0e1", "#c05621", 11, ""),
@@ -40,11 +40,11 @@ class Box(NamedTuple):
 def draw(
     output: Tensor, names: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]] | None = None, gradients: bool = False
 ) -> Svg:
-    """The recorded graph of `output` as an SVG picture, which notebooks show as it is.
+    """Draw the recorded graph of `output` as an SVG picture, which notebooks display.
 
-    names      of leaves, or of Tensors on the way: {"w": w}, or model.named_parameters()
-    gradients  also run backward, and write into each box the norm of the gradient that arrives there. `output` must be
-               a single number, the graph stays, and no `.grad` is touched.
+    names      names of leaves or intermediate Tensors: {"w": w}, or model.named_parameters()
+    gradients  also run backward, and show in each box the norm of its gradient. `output` must be a single value; the
+               graph is kept, and no `.grad` is touched.
     """
     if not isinstance(output, Tensor):
         raise TypeError(f"draw: expected a Tensor, got {type(output).__name__}")
@@ -55,8 +55,8 @@ def draw(
     norms = _norms(output, targets) if gradients else None
     boxes = _boxes(targets, _names(names), norms)
     sizes = [_size(box) for box in boxes]
-    places = layered([box.inputs for box in boxes], sizes)
-    return _picture(boxes, sizes, places, f"The graph behind a Tensor of shape {output.shape}")
+    layout = layered([box.inputs for box in boxes], sizes)
+    return _picture(boxes, sizes, layout, f"The graph behind a Tensor of shape {output.shape}")
 
 
 def _nodes(root: engine.Target) -> list[Context]:
@@ -66,16 +66,16 @@ def _nodes(root: engine.Target) -> list[Context]:
         assert isinstance(root, Context)
         raise RuntimeError(
             f"draw: the graph behind this Tensor, made by {root.function.name}, was freed by an earlier backward; draw "
-            "it before, or call that one with retain_graph=True"
+            "it first, or pass retain_graph=True to that backward"
         ) from None
 
 
 def _names(names: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]] | None) -> dict[int, str]:
-    """By the operation, or the leaf, that a Tensor stands for."""
+    """Names by the id of the operation or leaf."""
     found: dict[int, str] = {}
     for name, tensor in names.items() if isinstance(names, Mapping) else names or ():
         if not isinstance(tensor, Tensor):
-            raise TypeError(f"draw: names must lead to Tensors, got {type(tensor).__name__} for {name!r}")
+            raise TypeError(f"draw: names must map to Tensors, got {type(tensor).__name__} for {name!r}")
         found.setdefault(id(engine._target(tensor)), str(name))
     return found
 
@@ -83,15 +83,15 @@ def _names(names: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]] | None) ->
 def _norms(output: Tensor, targets: list[engine.Target]) -> dict[int, float]:
     if output.size != 1:
         raise ValueError(
-            f"draw: gradients need an output that is a single number, this one has shape {output.shape}; draw a loss, "
-            "or its sum"
+            f"draw: gradients need an output with a single value, got shape {output.shape}; draw a loss, or the sum of "
+            "the output"
         )
     found = engine._run(output, None, True, targets)
     return {id(target): float(np.linalg.norm(to_device(g, "cpu").astype(np.float64).ravel())) for target, g in found}
 
 
 def _boxes(targets: list[engine.Target], names: dict[int, str], norms: dict[int, float] | None) -> list[Box]:
-    """A box for every operation and leaf in the order given, and for every constant that an operation took."""
+    """A box for every operation and leaf in the given order, then one for every constant argument."""
     number = {id(target): i for i, target in enumerate(targets)}
     boxes, constants = [], 0
     for target in targets:
@@ -106,7 +106,7 @@ def _boxes(targets: list[engine.Target], names: dict[int, str], norms: dict[int,
                     inputs.append(number[id(parent)])
         else:
             kind = "leaf" if target.requires_grad else "constant"
-            what = kind if type(target) is Tensor else type(target).__name__  # a subclass says what it is for
+            what = kind if type(target) is Tensor else type(target).__name__  # the name of a subclass says more
         name = names.get(id(target))
         shape = str(target.shape)
         lines = [what, shape] if name is None else [_short(name), what, shape]
@@ -118,12 +118,12 @@ def _boxes(targets: list[engine.Target], names: dict[int, str], norms: dict[int,
             lines.append("no gradient" if norm is None else f"|grad| {norm:.3g}")
             title += "" if norm is None else f", norm of its gradient {norm:.6g}"
         boxes.append(Box(kind, title, lines, inputs))
-    plain = Box("constant", "constant: a Tensor that wants no gradient", ["constant"], [])
+    plain = Box("constant", "constant: a Tensor that requires no gradient", ["constant"], [])
     return boxes + [plain] * constants
 
 
 def _short(name: str) -> str:
-    """The end of a long name, which tells most: …attn.proj_l.weight"""
+    """The end of a long name, its most telling part: …attn.proj_l.weight"""
     end = name
     while len(end) > LONGEST:
         _, dot, rest = end.partition(".")
@@ -140,8 +140,8 @@ def _size(box: Box) -> tuple[float, float]:
 # ---- the picture
 
 
-def _picture(boxes: list[Box], sizes: list[tuple[float, float]], places: Layout, title: str) -> Svg:
-    width, height = places.width + 2 * MARGIN, places.height + 2 * MARGIN
+def _picture(boxes: list[Box], sizes: list[tuple[float, float]], layout: Layout, title: str) -> Svg:
+    width, height = layout.width + 2 * MARGIN, layout.height + 2 * MARGIN
     count = {kind: sum(box.kind == kind for box in boxes) for kind in KINDS}
     counted = ", ".join(f"{n} {kind if n == 1 else _plural(kind)}" for kind, n in count.items() if n)
     parts = [
@@ -149,13 +149,13 @@ def _picture(boxes: list[Box], sizes: list[tuple[float, float]], places: Layout,
         f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="system-ui, sans-serif" font-size="12" '
         'style="max-width: 100%; height: auto">',
         f"<title>{_text(title)}</title>",
-        f"<desc>{counted}. The data flows from the top to the bottom, where {_text(boxes[0].title)}.</desc>",
+        f"<desc>{counted}. The data flows from the top to the output at the bottom ({_text(boxes[0].title)}).</desc>",
         f'<rect width="{width:.0f}" height="{height:.0f}" rx="6" fill="white"/>',
         f'<g transform="translate({MARGIN} {MARGIN})" text-anchor="middle" stroke-width="1.2">',
-        *_arrows(places, sizes),
+        *_arrows(layout, sizes),
     ]
     for i, (box, size) in enumerate(zip(boxes, sizes, strict=True)):
-        parts += _drawn(i, box, places.x[i], places.y[i], *size)
+        parts += _drawn(i, box, layout.x[i], layout.y[i], *size)
     return Svg("\n".join([*parts, "</g>", "</svg>"]) + "\n")
 
 
@@ -185,24 +185,24 @@ def _bold(line: int) -> str:
     return ' font-weight="600"' if line == 0 else ""
 
 
-def _arrows(places: Layout, sizes: list[tuple[float, float]]) -> list[str]:
-    """Curves from layer to layer. Those that end at one box arrive side by side, in the order in which they come."""
+def _arrows(layout: Layout, sizes: list[tuple[float, float]]) -> list[str]:
+    """Curves from layer to layer. Those that end at one box arrive side by side, in the order of their sources."""
     arriving: dict[int, list[int]] = {}
-    for source, item in places.links:
+    for source, item in layout.links:
         arriving.setdefault(item, []).append(source)
     lines, heads = [], []
     for item, sources in arriving.items():
         box = item < len(sizes)
         step = min(14.0, sizes[item][0] / (len(sources) + 1)) if box else 0.0
-        end = places.y[item] + (-sizes[item][1] if box else places.heights[item]) / 2  # of a box its upper edge
-        for k, source in enumerate(sorted(sources, key=places.x.__getitem__)):
-            x, x_end = places.x[source], places.x[item] + step * (k - (len(sources) - 1) / 2)
-            height = sizes[source][1] if source < len(sizes) else places.heights[source]
-            upper = places.y[source] + places.heights[source] / 2  # between the layers
-            lower = places.y[item] - places.heights[item] / 2 - 5
+        end = layout.y[item] + (-sizes[item][1] if box else layout.heights[item]) / 2  # top of a box, bottom of a dummy
+        for k, source in enumerate(sorted(sources, key=layout.x.__getitem__)):
+            x, x_end = layout.x[source], layout.x[item] + step * (k - (len(sources) - 1) / 2)
+            height = sizes[source][1] if source < len(sizes) else layout.heights[source]
+            upper = layout.y[source] + layout.heights[source] / 2  # between the layers
+            lower = layout.y[item] - layout.heights[item] / 2 - 5
             bend = (upper + lower) / 2
             lines.append(
-                f"M{x:.1f} {places.y[source] + height / 2:.1f}V{upper:.1f}C{x:.1f} {bend:.1f} {x_end:.1f} {bend:.1f} "
+                f"M{x:.1f} {layout.y[source] + height / 2:.1f}V{upper:.1f}C{x:.1f} {bend:.1f} {x_end:.1f} {bend:.1f} "
                 f"{x_end:.1f} {lower:.1f}V{end - 5 if box else end:.1f}"
             )
             if box:
@@ -216,5 +216,5 @@ def _arrows(places: Layout, sizes: list[tuple[float, float]]) -> list[str]:
 
 
 def _text(text: str) -> str:
-    """Any text inside of XML, which cannot hold control characters at all."""
+    """Escape text for XML, which allows no control characters."""
     return escape(re.sub(r"[^\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", " ", text), quote=False)

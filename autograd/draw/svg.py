@@ -1,10 +1,10 @@
-"""A picture as text: SVG, which notebooks and pages show as they are."""
+"""SVG as a string that notebooks display."""
 
 from __future__ import annotations
 
 
 class Svg(str):
-    """The text of an SVG picture. Write it to a file, or let a notebook show it."""
+    """The text of an SVG picture. Write it to a file, or let a notebook display it."""
 
     __slots__ = ()
 
@@ -12,5 +12,5 @@ class Svg(str):
         return str(self)
 
     def _repr_html_(self) -> str:
-        """Part of the page itself, not an image beside it, so that titles show on hover and are read aloud."""
+        """Inline SVG, not an image, so that titles show on hover and screen readers read them."""
         return str(self)

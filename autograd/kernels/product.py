@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import cuda, modes
-from ..backend import Array, array_module, work_with
+from ..backend import Array, array_module, on_device_of
 from .total import widened
 
 CUDA_DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2}
@@ -103,7 +103,7 @@ def _by_cublas(a: Array, b: Array, out: Array, batch: tuple[int, ...], scale: fl
     cuBLAS stores matrices by columns, so it sees all of ours transposed, and is asked for out^T = b^T a^T.
     """
     library = cuda.cublas()
-    work_with(a)  # whose device's handle it is to be
+    on_device_of(a)  # whose device's handle it is to be
     a, b = (x if _matrix(x) else array_module(x).ascontiguousarray(x) for x in (a, b))
     arrays = b, a, out
     matrices = [matrix for x in arrays if (matrix := _matrix(x)) is not None]

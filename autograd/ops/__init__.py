@@ -1,17 +1,18 @@
 """Every differentiable operation, with NumPy's names and argument order.
 
-arithmetic    two operands, with broadcasting
-elementwise   one value in, one value out
+arithmetic    binary operations with broadcasting
+elementwise   unary operations, clipping, conversion to another dtype or device
 reduction     sums, means and extremes over axes
-shape         the same values in another arrangement
-indexing      picking values out
-matmul        products of matrices
-nn            what neural networks add: softmax, layer norm, GELU, dropout
+shape         reshaping, transposing, joining, padding
+indexing      indexing and splitting
+matmul        matrix products and linear layers
+nn            softmax, layer norm, GELU, dropout
 attention     multi-head and talking-heads attention
-residual      the end of a residual branch
-loss          what they minimise
+residual      the fused end of a residual branch
+loss          cross-entropy, binary cross-entropy, KL divergence
+arguments     checks and conversions that operations share
 
-Each is a class with `forward` and `backward` beside each other, and a function that people call.
+Each operation is a `Function` with `forward` and `backward` side by side, and a public function that applies it.
 """
 
 from .arithmetic import add, divide, maximum, minimum, multiply, pow, subtract, where

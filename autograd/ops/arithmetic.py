@@ -1,6 +1,6 @@
-"""Operations on two operands, which are broadcast against each other; either may be a plain number or array.
+"""Binary operations with broadcasting. Either operand may be a plain number or array.
 
-A plain number stays one and a plain float array takes the Tensor's dtype, so neither can promote a float32 Tensor.
+Plain numbers stay numbers and plain float arrays take the Tensor's dtype, so neither can promote a float32 Tensor.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .. import backend
 from ..backend import Array, array_module
 from ..function import Context, Function, OperandError
 from ..tensor import Tensor
-from .arguments import beside, two_operands
+from .arguments import as_tensor_like, binary_operands
 
 
 class Add(Function):
@@ -76,7 +76,7 @@ class Divide(Function):
 class Pow(Function):
     """y = a^b;  da = g b a^(b-1), db = g y log(a)
 
-    Where b is 0, y is 1 for every a and da is 0, also at a = 0. Where a is 0, db is 0.
+    Where b is 0, y is 1 for every a and da is 0, even at a = 0. Where a is 0, db is 0.
     """
 
     @staticmethod
@@ -106,7 +106,7 @@ class Pow(Function):
 
 
 class Maximum(Function):
-    """y = max(a, b);  g goes to the larger one, half to each where they are equal"""
+    """y = max(a, b);  g goes to the larger one, half to each at ties"""
 
     @staticmethod
     def forward(ctx: Context, a: Array, b: Array) -> Array:
@@ -116,11 +116,11 @@ class Maximum(Function):
     @staticmethod
     def backward(ctx: Context, g: Array) -> Any:
         a, b = ctx.saved
-        return _to_the_winner(ctx, g, a > b, a == b)
+        return _split_gradient(ctx, g, a > b, a == b)
 
 
 class Minimum(Function):
-    """y = min(a, b);  g goes to the smaller one, half to each where they are equal"""
+    """y = min(a, b);  g goes to the smaller one, half to each at ties"""
 
     @staticmethod
     def forward(ctx: Context, a: Array, b: Array) -> Array:
@@ -130,10 +130,10 @@ class Minimum(Function):
     @staticmethod
     def backward(ctx: Context, g: Array) -> Any:
         a, b = ctx.saved
-        return _to_the_winner(ctx, g, a < b, a == b)
+        return _split_gradient(ctx, g, a < b, a == b)
 
 
-def _to_the_winner(ctx: Context, g: Array, first_wins: Array, tie: Array) -> tuple[Array | None, Array | None]:
+def _split_gradient(ctx: Context, g: Array, first_wins: Array, tie: Array) -> tuple[Array | None, Array | None]:
     xp = array_module(g)
     to_first = xp.where(tie, 0.5 * g, xp.where(first_wins, g, 0))
     to_second = xp.where(tie, 0.5 * g, xp.where(first_wins, 0, g))
@@ -141,7 +141,7 @@ def _to_the_winner(ctx: Context, g: Array, first_wins: Array, tie: Array) -> tup
 
 
 class Where(Function):
-    """y = a where the condition holds, else b;  g goes where y came from"""
+    """y = a where the condition holds, else b;  g goes to the one chosen"""
 
     @staticmethod
     def forward(ctx: Context, condition: Array, a: Array, b: Array) -> Array:
@@ -161,38 +161,38 @@ class Where(Function):
         )
 
 
-# ---- the functions that people call
+# ---- public functions
 
 
 def add(a: Any, b: Any) -> Tensor:
-    return Add.apply(*two_operands("add", a, b))
+    return Add.apply(*binary_operands("add", a, b))
 
 
 def subtract(a: Any, b: Any) -> Tensor:
-    return Subtract.apply(*two_operands("subtract", a, b))
+    return Subtract.apply(*binary_operands("subtract", a, b))
 
 
 def multiply(a: Any, b: Any) -> Tensor:
-    return Multiply.apply(*two_operands("multiply", a, b))
+    return Multiply.apply(*binary_operands("multiply", a, b))
 
 
 def divide(a: Any, b: Any) -> Tensor:
-    return Divide.apply(*two_operands("divide", a, b))
+    return Divide.apply(*binary_operands("divide", a, b))
 
 
 def pow(a: Any, b: Any) -> Tensor:
-    return Pow.apply(*two_operands("pow", a, b))
+    return Pow.apply(*binary_operands("pow", a, b))
 
 
 def maximum(a: Any, b: Any) -> Tensor:
-    return Maximum.apply(*two_operands("maximum", a, b))
+    return Maximum.apply(*binary_operands("maximum", a, b))
 
 
 def minimum(a: Any, b: Any) -> Tensor:
-    return Minimum.apply(*two_operands("minimum", a, b))
+    return Minimum.apply(*binary_operands("minimum", a, b))
 
 
 def where(condition: Any, a: Any, b: Any) -> Tensor:
-    """`a` where the boolean condition holds, else `b`: the way to "assign" to parts of a Tensor."""
-    a, b = two_operands("where", a, b)
-    return Where.apply(beside("where", condition, a if isinstance(a, Tensor) else b), a, b)
+    """Choose `a` where the boolean condition holds, else `b`: the way to "assign" to parts of a Tensor."""
+    a, b = binary_operands("where", a, b)
+    return Where.apply(as_tensor_like("where", condition, a if isinstance(a, Tensor) else b), a, b)

@@ -1,6 +1,6 @@
-"""Attention as one operation each: fused, because the maps between every two tokens are the largest arrays there are.
+"""Attention, fused into one operation, because the attention maps are the largest arrays of a model.
 
-`observe`, where given, is called with the maps of forward, for whoever wants to look at them.
+`observe`, if given, is called with the attention maps of forward.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from .. import kernels
 from ..backend import Array
 from ..function import Context, Function, OperandError
 from ..tensor import Tensor
-from .arguments import for_products, with_parameters
+from .arguments import layer_operands, matmul_operands
 
 Observer = Callable[..., None] | None
 
 
 class Attention(Function):
-    """y = softmax(q k^T / sqrt(c)) v, for each of the heads of size c side by side in the last axis"""
+    """y = softmax(q k^T / sqrt(c)) v, for each of the heads, of size c and side by side in the last axis"""
 
     @staticmethod
     def forward(ctx: Context, q: Array, k: Array, v: Array, heads: int, observe: Observer) -> Array:
@@ -47,8 +47,8 @@ class Attention(Function):
 class TalkingHeadsAttention(Function):
     """y = (W_w softmax(W_l (q k^T / sqrt(c)) + b_l) + b_w) v, where W_l and W_w mix the heads
 
-    Talking-heads attention (Shazeer et al., 2020), as in every self-attention layer of CaiT. q, k and v are side by
-    side in `qkv` (B, N, 3d).
+    Talking-heads attention (Shazeer et al., 2020), as in every self-attention layer of CaiT. q, k and v are
+    concatenated in `qkv` (B, N, 3d).
     """
 
     @staticmethod
@@ -89,7 +89,7 @@ class TalkingHeadsAttention(Function):
 
 
 def _mix(maps: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """A linear layer over the heads: they go to the last axis and back."""
+    """Linear layer over the heads, moved to the last axis and back."""
     return (maps.transpose(0, 2, 3, 1) @ weight.T + bias).transpose(0, 3, 1, 2)
 
 
@@ -103,17 +103,17 @@ def _heads_last(x: Tensor) -> Tensor:
 
 def _check_heads(width: int, heads: int) -> None:
     if heads < 1 or width % heads:
-        raise OperandError(f"a width of {width} does not divide into {heads} heads")
+        raise OperandError(f"a width of {width} is not divisible by {heads} heads")
 
 
 def attention(q: Any, k: Any, v: Any, heads: int, observe: Observer = None) -> Tensor:
     """Multi-head attention of q (B, M, d) over k and v (B, N, d)."""
-    return Attention.apply(*for_products("attention", q, k, v), heads, observe)
+    return Attention.apply(*matmul_operands("attention", q, k, v), heads, observe)
 
 
 def talking_heads_attention(
     qkv: Any, weight_l: Any, bias_l: Any, weight_w: Any, bias_w: Any, observe: Observer = None
 ) -> Tensor:
-    """Self-attention whose heads are mixed before (l) and after (w) the softmax; q, k, v side by side in (B, N, 3d)."""
-    operands = with_parameters("talking_heads_attention", [qkv], [weight_l, bias_l, weight_w, bias_w])
+    """Self-attention whose heads are mixed before (l) and after (w) the softmax; `qkv` is (B, N, 3d)."""
+    operands = layer_operands("talking_heads_attention", [qkv], [weight_l, bias_l, weight_w, bias_w])
     return TalkingHeadsAttention.apply(*operands, observe)

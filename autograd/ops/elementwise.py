@@ -1,4 +1,4 @@
-"""Operations on one value at a time: functions, cutting, and conversion to another dtype or device."""
+"""Unary elementwise operations, clipping, and conversion to another dtype or device."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Erf(Function):
     def backward(ctx: Context, g: Array) -> Array:
         (x,) = ctx.saved
         xp = array_module(x)
-        w = xp.minimum(xp.abs(x), 40)  # from there on the slope is zero, and a square might overflow
+        w = xp.minimum(xp.abs(x), 40)  # beyond, the derivative is zero, and the square might overflow
         return g * (2 / math.sqrt(math.pi) * xp.exp(-w * w))
 
 
@@ -123,7 +123,7 @@ class Relu(Function):
     @staticmethod
     def forward(ctx: Context, x: Array) -> Array:
         y = array_module(x).maximum(x, 0)
-        ctx.save(y)  # y > 0 exactly where x > 0, and y is what the next operation keeps anyway
+        ctx.save(y)  # y > 0 exactly where x > 0, and the next operation often saves y anyway
         return y
 
     @staticmethod
@@ -148,12 +148,12 @@ class Abs(Function):
 
 
 class Clip(Function):
-    """y = x cut to [low, high], two numbers or None;  dx = g inside"""
+    """y = x clipped to [low, high], numbers or None;  dx = g inside, 0 outside"""
 
     @staticmethod
     def forward(ctx: Context, x: Array, low: float | None, high: float | None) -> Array:
         if low is None and high is None:
-            raise OperandError("give min, max or both")
+            raise OperandError("expected min, max or both, got neither")
         xp = array_module(x)
         inside = True
         if low is not None:
@@ -199,7 +199,7 @@ class ToDevice(Function):
         return backend.to_device(g, device)
 
 
-# ---- the functions that people call
+# ---- public functions
 
 
 def negative(x: Any) -> Tensor:
@@ -227,7 +227,7 @@ def sigmoid(x: Any) -> Tensor:
 
 
 def erf(x: Any) -> Tensor:
-    """Exact in float64; in float32 off by at most 1.5e-7."""
+    """Error function: exact in float64, with an error of at most 1.5e-7 in float32."""
     return Erf.apply(as_tensor(x))
 
 
@@ -245,17 +245,17 @@ def clip(x: Any, min: float | None = None, max: float | None = None) -> Tensor:
 
 
 def astype(x: Any, dtype: Any) -> Tensor:
-    """A copy of `x` in the given dtype. To integers or booleans, the graph ends here."""
+    """Copy `x` to the given dtype. Integers and booleans end the graph."""
     x = as_tensor(x)
     try:
         dtype = np.dtype(dtype)
     except TypeError as error:
         raise TypeError(f"astype: {error}") from None
-    return Astype.apply(x, dtype) if dtype in backend.FLOATS else Tensor(backend.work_with(x.data).astype(dtype))
+    return Astype.apply(x, dtype) if dtype in backend.FLOATS else Tensor(backend.on_device_of(x.data).astype(dtype))
 
 
 def to_device(x: Any, device: str) -> Tensor:
-    """`x` on "cpu", "cuda" or "cuda:1", itself if it is there already."""
+    """Return `x` on "cpu", "cuda" or "cuda:1": `x` itself if it is already there."""
     x = as_tensor(x)
     same = x.device == device or (device == "cuda" and x.device != "cpu")
     return x if same else ToDevice.apply(x, device)

@@ -1,4 +1,4 @@
-"""Picking values out of a Tensor. A value picked several times gathers several gradients."""
+"""Indexing and splitting. A value selected several times accumulates all its gradients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .. import backend
 from ..backend import Array, array_module
 from ..function import Context, Function, OperandError
 from ..tensor import Tensor, as_tensor
-from .arguments import beside, one_axis
+from .arguments import as_tensor_like, normalise_axis
 
 
 class Getitem(Function):
@@ -38,7 +38,7 @@ class TakeAlongAxis(Function):
             raise OperandError(f"indices must be integers, got {indices.dtype}")
         if indices.ndim != x.ndim:
             raise OperandError(f"indices must have {x.ndim} axes like x {x.shape}, got {indices.shape}")
-        axis = one_axis(axis, x.ndim)
+        axis = normalise_axis(axis, x.ndim)
         _check_range(indices, x.shape[axis])
         y = array_module(x).take_along_axis(x, indices, axis)
         ctx.save(x.shape, indices, axis)
@@ -48,11 +48,11 @@ class TakeAlongAxis(Function):
     def backward(ctx: Context, g: Array) -> Any:
         shape, indices, axis = ctx.saved
         xp = array_module(g)
-        grid = []  # the same places as plain integer indices
+        grid = []  # the same selection as plain integer indices
         for i, size in enumerate(shape):
             along = [1] * len(shape)
             along[i] = -1
-            # an axis of indices of size 1 was broadcast over x's, so its gradient spreads over all of it
+            # an axis of size 1 in `indices` was broadcast over that of x, so its gradient covers all of it
             grid.append(indices if i == axis else xp.arange(size).reshape(along))
         return _add_at(shape, tuple(grid), g), None
 
@@ -62,20 +62,20 @@ def _add_at(shape: tuple[int, ...], index: Any, g: Array) -> Array:
     total = xp.zeros(shape, g.dtype)
     parts = index if isinstance(index, tuple) else (index,)
     if any(backend.is_array(part) and part.dtype != bool for part in parts):
-        xp.add.at(total, index, g)  # plain assignment would keep only the last of repeated indices
+        xp.add.at(total, index, g)  # assignment would keep only the last of repeated indices
     else:
         total[index] = g
     return total
 
 
 def _check_range(indices: Array, size: int) -> None:
-    """NumPy would say so itself; CuPy wraps around silently, but to look there would cost a wait for the GPU."""
+    """Check on the host only: CuPy wraps around silently, but checking there would synchronise with the GPU."""
     if isinstance(indices, np.ndarray) and indices.size and not (-size <= indices.min() and indices.max() < size):
         raise IndexError(f"indices must be in [{-size}, {size - 1}], got {indices.min()} to {indices.max()}")
 
 
 def getitem(x: Any, index: Any) -> Tensor:
-    """x[index]: integers, slices, ..., None, and integer or boolean arrays, lists or Tensors."""
+    """x[index], where index may hold integers, slices, ..., None, and integer or boolean arrays, lists or Tensors."""
     x = as_tensor(x)
     parts = index if isinstance(index, tuple) else (index,)
     plain = tuple(_plain_index(part, x) for part in parts)
@@ -97,13 +97,13 @@ def _plain_index(part: Any, x: Tensor) -> Any:
 
 
 def take_along_axis(x: Any, indices: Any, axis: int = -1) -> Tensor:
-    """One value per index along an axis: `take_along_axis(log_probs, labels[:, None], -1)`."""
+    """Select one value per index along an axis: `take_along_axis(log_probs, labels[:, None], -1)`."""
     x = as_tensor(x)
-    return TakeAlongAxis.apply(x, beside("take_along_axis", indices, x), axis)
+    return TakeAlongAxis.apply(x, as_tensor_like("take_along_axis", indices, x), axis)
 
 
 def split(x: Any, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
-    """Pieces along an axis: a number of equal ones, or the indices at which to cut."""
+    """Split along an axis into a number of equal parts, or at the given indices."""
     x = as_tensor(x)
     if not -x.ndim <= axis < x.ndim:
         raise OperandError(f"split: axis {axis} is out of range for shape {x.shape}")
@@ -111,7 +111,7 @@ def split(x: Any, indices_or_sections: int | Sequence[int], axis: int = 0) -> li
     if isinstance(indices_or_sections, Integral):
         count = int(indices_or_sections)
         if count < 1 or size % count:
-            raise OperandError(f"split: axis {axis} of shape {x.shape} does not divide into {count} equal pieces")
+            raise OperandError(f"split: axis {axis} of shape {x.shape} does not divide into {count} equal parts")
         cuts = [size // count * i for i in range(1, count)]
     else:
         cuts = [int(cut) for cut in indices_or_sections]  # type: ignore[union-attr]

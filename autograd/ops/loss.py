@@ -1,6 +1,6 @@
 """Losses. Targets are constants: no gradient flows into them, so a teacher's output must be detached.
 
-`reduction` is "mean" (over the samples, which are all axes but the class axis), "sum", or "none" for one value each.
+`reduction` is "mean" (over the samples, i.e. all axes but the class axis), "sum", or "none" for one value per sample.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from .. import kernels
 from ..backend import FLOATS, Array, array_module, constant
 from ..function import Context, Function, OperandError
 from ..tensor import Tensor
-from .arguments import in_float32
+from .arguments import full_precision
 
 
 class CrossEntropy(Function):
     """loss = -sum_k t_k log softmax(x)_k;  dx = softmax(x) sum(t) - t
 
-    Class indices with smoothing s stand for t = s/K everywhere and 1 - s more at the class.
+    For class indices with label smoothing s, t is s/K everywhere, plus 1 - s at the class.
     """
 
     @staticmethod
@@ -85,8 +85,8 @@ class KlDiv(Function):
 
 
 def cross_entropy(logits: Any, targets: Any, label_smoothing: float = 0.0, reduction: str = "mean") -> Tensor:
-    """Between logits (..., K) and targets: class indices (...), or soft targets (..., K)."""
-    logits = in_float32(logits)
+    """Cross-entropy between logits (..., K) and class indices (...) or soft targets (..., K)."""
+    logits = full_precision(logits)
     if not logits.ndim:
         raise OperandError("cross_entropy: logits need a last axis of classes, got shape ()")
     check_classes("cross_entropy", targets, logits.shape[-1])
@@ -102,7 +102,7 @@ def cross_entropy(logits: Any, targets: Any, label_smoothing: float = 0.0, reduc
 
 def bce_with_logits(logits: Any, targets: Any, reduction: str = "mean") -> Tensor:
     """Binary cross-entropy of every logit against a target in [0, 1]; the mean is over all values."""
-    logits = in_float32(logits)
+    logits = full_precision(logits)
     t = _targets("bce_with_logits", targets, logits).astype(logits.dtype, copy=False)
     _check_targets("bce_with_logits", t, logits.shape, "targets")
     return BceWithLogits.apply(logits, Tensor(t), reduction)
@@ -110,7 +110,7 @@ def bce_with_logits(logits: Any, targets: Any, reduction: str = "mean") -> Tenso
 
 def kl_div(log_q: Any, p: Any, reduction: str = "mean") -> Tensor:
     """KL(p || q) over the last axis, from log-probabilities `log_q` (a student) and probabilities `p` (a teacher)."""
-    log_q = in_float32(log_q)
+    log_q = full_precision(log_q)
     if not log_q.ndim:
         raise OperandError("kl_div: log_q needs a last axis of classes, got shape ()")
     t = _targets("kl_div", p, log_q).astype(log_q.dtype, copy=False)
@@ -127,7 +127,7 @@ def soft_targets(targets: Any, logits: Tensor, smoothing: float = 0.0) -> Array:
 
 
 def check_classes(name: str, targets: Any, classes: int) -> None:
-    """Class indices must be those of classes. On a GPU it is not looked: there the loss of any other is NaN."""
+    """Check the range of class indices on the host. On a GPU the loss of an invalid index is NaN."""
     t = targets.data if isinstance(targets, Tensor) else targets
     t = np.asarray(t) if isinstance(t, list | tuple | np.generic) else t
     if isinstance(t, np.ndarray) and t.dtype.kind in "iu" and t.size and not (t.min() >= 0 and t.max() < classes):
@@ -135,12 +135,12 @@ def check_classes(name: str, targets: Any, classes: int) -> None:
 
 
 def _targets(name: str, targets: Any, logits: Tensor) -> Array:
-    """Targets as an array beside the logits."""
+    """Targets as an array on the device of the logits."""
     if logits.dtype not in FLOATS:
         raise TypeError(f"{name}: expected floating-point logits, got {logits.dtype}")
     if isinstance(targets, Tensor):
         if targets.requires_grad:
-            raise OperandError(f"{name}: targets are constants here, but these require grad; detach() them")
+            raise OperandError(f"{name}: targets must not require grad; detach() them")
         targets = targets.data
     return constant(targets, like=logits.data)
 
@@ -158,12 +158,12 @@ def _reduce(losses: Array, reduction: str) -> Array:
     if reduction != "mean":
         raise OperandError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
     if losses.size == 0:
-        raise OperandError("there is no mean loss of an empty batch")
+        raise OperandError("the mean loss of an empty batch is undefined")
     return losses.mean()
 
 
 def _per_sample(g: Array, shape: tuple[int, ...], reduction: str) -> Array:
-    """The gradient of each sample's own loss."""
+    """Gradient of the loss of each sample."""
     if reduction == "mean":
         count = 1
         for size in shape:

@@ -1,4 +1,4 @@
-"""Products of matrices: `matmul` in all of NumPy's cases, and `linear`, the layer's y = x W^T + b."""
+"""Matrix products: `matmul` for all of NumPy's cases, and `linear`, y = x W^T + b."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from .. import kernels
 from ..backend import Array
 from ..function import Context, Function, OperandError, unbroadcast
 from ..tensor import Tensor
-from .arguments import for_products, with_parameters
+from .arguments import layer_operands, matmul_operands
 
 
 class Matmul(Function):
     """y = a b;  da = g b^T, db = a^T g, over the last two axes
 
-    A vector on the left is a row, a vector on the right a column; leading axes are broadcast.
+    A vector on the left is a row, a vector on the right a column. Leading axes are broadcast.
     """
 
     @staticmethod
@@ -65,7 +65,7 @@ class Linear(Function):
             raise OperandError(
                 f"bias must have shape {weight.shape[:1]} to match weight {weight.shape}, got {bias.shape}"
             )
-        wide = weight.dtype  # of the parameters, which may be float32 beside x in float16
+        wide = weight.dtype  # of the parameters: float32 with a float16 x under autocast
         weight = weight.astype(x.dtype, copy=False)
         ctx.save(x if ctx.needs[1] else None, weight if ctx.needs[0] else None, x.shape, wide)
         y = kernels.product(kernels.as_rows(x), weight.T)
@@ -90,11 +90,11 @@ class Linear(Function):
 
 
 def matmul(a: Any, b: Any) -> Tensor:
-    return Matmul.apply(*for_products("matmul", a, b))
+    return Matmul.apply(*matmul_operands("matmul", a, b))
 
 
 def linear(x: Any, weight: Any, bias: Any = None) -> Tensor:
-    """x W^T + bias, with W stored (out, in)."""
+    """Linear layer x W^T + bias, with W of shape (out, in)."""
     if bias is None:
-        return Linear.apply(*with_parameters("linear", [x], [weight]), None)
-    return Linear.apply(*with_parameters("linear", [x], [weight, bias]))
+        return Linear.apply(*layer_operands("linear", [x], [weight]), None)
+    return Linear.apply(*layer_operands("linear", [x], [weight, bias]))

@@ -1,4 +1,4 @@
-"""What neural networks add. Each is fused for speed and has a `reference` that says the same in simpler operations."""
+"""Operations of neural networks, fused for speed. Each has a `reference` built from simpler operations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..backend import Array, device_of, to_device
 from ..function import Context, Function, OperandError
 from ..random import Stream
 from ..tensor import Tensor, as_tensor
-from .arguments import in_float32, of_one_dtype, one_axis, require_floats
+from .arguments import full_precision, normalise_axis, require_floats, to_common_dtype
 
 
 class Softmax(Function):
@@ -18,7 +18,7 @@ class Softmax(Function):
     @staticmethod
     def forward(ctx: Context, x: Array, axis: int) -> Array:
         require_floats(x)
-        axis = one_axis(axis, x.ndim)
+        axis = normalise_axis(axis, x.ndim)
         y = kernels.softmax(x, axis)
         ctx.save(y, axis)
         return y
@@ -30,7 +30,7 @@ class Softmax(Function):
 
     @staticmethod
     def reference(x: Tensor, axis: int) -> Tensor:
-        e = (x - x.detach().max(axis, keepdims=True)).exp()  # the shift cancels, so it needs no gradient
+        e = (x - x.detach().max(axis, keepdims=True)).exp()  # the shift cancels out, so it needs no gradient
         return e / e.sum(axis, keepdims=True)
 
 
@@ -40,7 +40,7 @@ class LogSoftmax(Function):
     @staticmethod
     def forward(ctx: Context, x: Array, axis: int) -> Array:
         require_floats(x)
-        axis = one_axis(axis, x.ndim)
+        axis = normalise_axis(axis, x.ndim)
         y = kernels.log_softmax(x, axis)
         ctx.save(y, axis)
         return y
@@ -84,9 +84,9 @@ class LayerNorm(Function):
 
 
 class Gelu(Function):
-    """y = x Phi(x), Phi the normal distribution;  dx = g (Phi(x) + x phi(x)), phi its density
+    """y = x Phi(x), Phi the normal CDF;  dx = g (Phi(x) + x phi(x)), phi its density
 
-    Forward computes the derivative along with the value, where both share their work, and keeps only that.
+    Forward computes the derivative along with the value, because they share most of the work, and saves only that.
     """
 
     @staticmethod
@@ -109,7 +109,8 @@ class Gelu(Function):
 class Dropout(Function):
     """y = x keep / (1 - rate), keep random;  dx = g keep / (1 - rate)
 
-    `keep` has x's shape, or a shape that broadcasts to it: one value per sample drops whole samples (stochastic depth).
+    `keep` has a shape that broadcasts to that of x: with one value per sample, whole samples are dropped (stochastic
+    depth).
     """
 
     @staticmethod
@@ -129,26 +130,26 @@ class Dropout(Function):
 
 
 def softmax(x: Any, axis: int = -1) -> Tensor:
-    """Right for logits of any size. -inf has weight 0, and a row of nothing but -inf is all zeros."""
-    return Softmax.apply(in_float32(x), axis)
+    """Softmax, stable for logits of any size. -inf gets weight 0, and a row of only -inf gives zeros."""
+    return Softmax.apply(full_precision(x), axis)
 
 
 def log_softmax(x: Any, axis: int = -1) -> Tensor:
-    return LogSoftmax.apply(in_float32(x), axis)
+    return LogSoftmax.apply(full_precision(x), axis)
 
 
 def layer_norm(x: Any, weight: Any, bias: Any, eps: float = 1e-6) -> Tensor:
     """Layer normalisation over the last axis; weight and bias have that axis's size."""
-    return LayerNorm.apply(*of_one_dtype("layer_norm", in_float32(x), weight, bias), float(eps))
+    return LayerNorm.apply(*to_common_dtype("layer_norm", full_precision(x), weight, bias), float(eps))
 
 
 def gelu(x: Any) -> Tensor:
-    """The exact GELU, with erf. In float32 erf is off by at most 1.5e-7, in float64 by nothing."""
+    """Exact GELU, with erf: exact in float64, with an error of erf of at most 1.5e-7 in float32."""
     return Gelu.apply(as_tensor(x))
 
 
 def dropout(x: Any, rate: float, stream: Stream) -> Tensor:
-    """Each value is dropped with probability `rate`, the others are scaled up to keep the mean.
+    """Drop each value with probability `rate`, and scale up the others to keep the mean.
 
     The same stream gives the same mask. Row i of `x` is sample `stream.sample + i`, see `autograd.random`.
     """
@@ -157,7 +158,7 @@ def dropout(x: Any, rate: float, stream: Stream) -> Tensor:
 
 
 def drop_path(x: Any, rate: float, stream: Stream) -> Tensor:
-    """Stochastic depth: each sample (row) is dropped whole with probability `rate`, the others are scaled up."""
+    """Stochastic depth: drop whole samples (rows) with probability `rate`, and scale up the others."""
     x = as_tensor(x)
     return _drop("drop_path", x, rate, stream, (*x.shape[:1], *(1 for _ in x.shape[1:])))
 
@@ -166,7 +167,7 @@ def _drop(name: str, x: Tensor, rate: float, stream: Stream, mask_shape: tuple[i
     if not 0 <= rate < 1:
         raise OperandError(f"{name}: rate must be in [0, 1), got {rate}")
     if x.ndim == 0:
-        raise OperandError(f"{name}: the first axis of x is its samples, but x has shape ()")
+        raise OperandError(f"{name}: x needs a first axis of samples, got shape ()")
     if not isinstance(stream, Stream):
         raise TypeError(f"{name}: stream must be an autograd.random.Stream, got {type(stream).__name__}")
     if rate == 0:

@@ -1,4 +1,4 @@
-"""Reductions over one axis, several, or all (axis=None). Sums of float16 are added up in float32."""
+"""Reductions over one axis, several, or all (axis=None). float16 accumulates in float32."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .. import kernels
 from ..backend import Array, array_module
 from ..function import Context, Function, OperandError
 from ..tensor import Tensor, as_tensor
-from .arguments import all_axes, in_float32, require_floats
+from .arguments import full_precision, normalise_axes, require_floats
 
 
 def _count(shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
@@ -18,12 +18,12 @@ def _count(shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
     return count
 
 
-def _finish(y: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+def _squeeze(y: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     return y if keepdims else y.reshape([size for i, size in enumerate(y.shape) if i not in axes])
 
 
-def _spread(g: Array, shape: tuple[int, ...], axes: tuple[int, ...]) -> Array:
-    """A gradient of the reduced shape with its axes back, ready to broadcast against the input."""
+def _restore_axes(g: Array, shape: tuple[int, ...], axes: tuple[int, ...]) -> Array:
+    """Give a gradient its reduced axes back, with size 1, so that it broadcasts against the input."""
     return g.reshape([1 if i in axes else size for i, size in enumerate(shape)])
 
 
@@ -32,14 +32,14 @@ class Sum(Function):
 
     @staticmethod
     def forward(ctx: Context, x: Array, axis: Any, keepdims: bool) -> Array:
-        axes = all_axes(axis, x.ndim)
+        axes = normalise_axes(axis, x.ndim)
         ctx.save(x.shape, axes)
         return kernels.total(x, axes, keepdims)
 
     @staticmethod
     def backward(ctx: Context, g: Array) -> Array:
         shape, axes = ctx.saved
-        return array_module(g).broadcast_to(_spread(g, shape, axes), shape)
+        return array_module(g).broadcast_to(_restore_axes(g, shape, axes), shape)
 
 
 class Mean(Function):
@@ -47,20 +47,20 @@ class Mean(Function):
 
     @staticmethod
     def forward(ctx: Context, x: Array, axis: Any, keepdims: bool) -> Array:
-        axes = all_axes(axis, x.ndim)
+        axes = normalise_axes(axis, x.ndim)
         if _count(x.shape, axes) == 0:
-            raise OperandError("there is no mean of nothing: an axis to average over is empty")
+            raise OperandError("the mean over an empty axis is undefined")
         ctx.save(x.shape, axes)
         return kernels.mean(x, axes, keepdims)
 
     @staticmethod
     def backward(ctx: Context, g: Array) -> Array:
         shape, axes = ctx.saved
-        return array_module(g).broadcast_to(_spread(g * (1 / _count(shape, axes)), shape, axes), shape)
+        return array_module(g).broadcast_to(_restore_axes(g * (1 / _count(shape, axes)), shape, axes), shape)
 
     @staticmethod
     def reference(x: Tensor, axis: Any, keepdims: bool) -> Tensor:
-        return sum(x, axis, keepdims) / _count(x.shape, all_axes(axis, x.ndim))
+        return sum(x, axis, keepdims) / _count(x.shape, normalise_axes(axis, x.ndim))
 
 
 class Var(Function):
@@ -71,10 +71,10 @@ class Var(Function):
 
     @staticmethod
     def forward(ctx: Context, x: Array, axis: Any, keepdims: bool, ddof: int) -> Array:
-        axes = all_axes(axis, x.ndim)
+        axes = normalise_axes(axis, x.ndim)
         n = _count(x.shape, axes) - ddof
         if n <= 0:
-            raise OperandError(f"needs more than ddof={ddof} values to take the variance of, got {n + ddof}")
+            raise OperandError(f"the variance needs more than ddof={ddof} values, got {n + ddof}")
         deviation = kernels.centred(kernels.widened(x), axes)
         ctx.save(deviation.astype(x.dtype, copy=False), axes, n)
         return ((deviation * deviation).sum(axis=axes, keepdims=keepdims) / n).astype(x.dtype, copy=False)
@@ -82,36 +82,36 @@ class Var(Function):
     @staticmethod
     def backward(ctx: Context, g: Array) -> Array:
         deviation, axes, n = ctx.saved
-        return _spread(g, deviation.shape, axes) * deviation * (2 / n)
+        return _restore_axes(g, deviation.shape, axes) * deviation * (2 / n)
 
     @staticmethod
     def reference(x: Tensor, axis: Any, keepdims: bool, ddof: int) -> Tensor:
         centred = x - mean(x, axis, keepdims=True)
-        return sum(centred * centred, axis, keepdims) / (_count(x.shape, all_axes(axis, x.ndim)) - ddof)
+        return sum(centred * centred, axis, keepdims) / (_count(x.shape, normalise_axes(axis, x.ndim)) - ddof)
 
 
 class _Extreme(Function):
-    """What max and min share: g goes to the extreme value, in equal parts where several are equal."""
+    """Common part of max and min: g goes to the extreme value, in equal shares at ties."""
 
     @staticmethod
     def select(ctx: Context, x: Array, axis: Any, keepdims: bool, method: str) -> Array:
-        axes = all_axes(axis, x.ndim)
+        axes = normalise_axes(axis, x.ndim)
         if _count(x.shape, axes) == 0:
-            raise OperandError(f"there is no {method} of nothing: an axis to search is empty")
+            raise OperandError(f"the {method} over an empty axis is undefined")
         y = getattr(x, method)(axis=axes, keepdims=True)
         ctx.save(x == y if ctx.needs[0] else None, axes)
-        return _finish(y, axes, keepdims)
+        return _squeeze(y, axes, keepdims)
 
     @staticmethod
     def backward(ctx: Context, g: Array) -> Array:
         chosen, axes = ctx.saved
-        wide = kernels.widened(_spread(g, chosen.shape, axes))
+        wide = kernels.widened(_restore_axes(g, chosen.shape, axes))
         share = wide / chosen.sum(axis=axes, keepdims=True).astype(wide.dtype)
         return (share * chosen).astype(g.dtype, copy=False)
 
 
 class Max(_Extreme):
-    """y = largest of x;  g goes there, in equal parts where several are equal"""
+    """y = largest of x;  g goes there, in equal shares at ties"""
 
     @staticmethod
     def forward(ctx: Context, x: Array, axis: Any, keepdims: bool) -> Array:
@@ -119,7 +119,7 @@ class Max(_Extreme):
 
 
 class Min(_Extreme):
-    """y = smallest of x;  g goes there, in equal parts where several are equal"""
+    """y = smallest of x;  g goes there, in equal shares at ties"""
 
     @staticmethod
     def forward(ctx: Context, x: Array, axis: Any, keepdims: bool) -> Array:
@@ -127,20 +127,20 @@ class Min(_Extreme):
 
 
 class Logsumexp(Function):
-    """y = log sum e^x, without overflow;  dx = g e^(x - y), which is g softmax(x)"""
+    """y = log sum e^x, without overflow;  dx = g e^(x - y) = g softmax(x)"""
 
     @staticmethod
     def forward(ctx: Context, x: Array, axis: Any, keepdims: bool) -> Array:
         require_floats(x)
-        axes = all_axes(axis, x.ndim)
+        axes = normalise_axes(axis, x.ndim)
         y, softmax = kernels.logsumexp(x, axes)
         ctx.save(softmax, axes)
-        return _finish(y, axes, keepdims)
+        return _squeeze(y, axes, keepdims)
 
     @staticmethod
     def backward(ctx: Context, g: Array) -> Array:
         softmax, axes = ctx.saved
-        return _spread(g, softmax.shape, axes) * softmax
+        return _restore_axes(g, softmax.shape, axes) * softmax
 
     @staticmethod
     def reference(x: Tensor, axis: Any, keepdims: bool) -> Tensor:
@@ -156,7 +156,7 @@ def mean(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
 
 
 def var(x: Any, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Tensor:
-    """The variance; ddof=1 divides by n - 1."""
+    """Variance; ddof=1 divides by n - 1."""
     return Var.apply(as_tensor(x), axis, keepdims, ddof)
 
 
@@ -169,4 +169,4 @@ def min(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
 
 
 def logsumexp(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
-    return Logsumexp.apply(in_float32(x), axis, keepdims)
+    return Logsumexp.apply(full_precision(x), axis, keepdims)

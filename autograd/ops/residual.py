@@ -1,4 +1,4 @@
-"""The end of a residual branch: its last linear layer, a scale for every channel, and the sum with the main path."""
+"""The fused end of a residual branch: last linear layer, per-channel scale, and the residual sum."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from .. import kernels
 from ..backend import Array, to_device
 from ..function import Context, Function, OperandError
 from ..tensor import Tensor
-from .arguments import with_parameters
+from .arguments import layer_operands
 from .shape import concat
 
 
 class LinearResidual(Function):
-    """y = x + s (h W^T + b), with one value of s for each channel
+    """y = x + s (h W^T + b), with one value of s per channel
 
-    With `rows`, there is a branch for those rows of x only, and the others stay as they are: what a residual block with
-    stochastic depth does not keep, it need not compute.
+    With `rows`, only those rows of x have a branch and the others pass through unchanged, so that stochastic depth need
+    not compute the rows it drops.
     """
 
     @staticmethod
@@ -31,7 +31,7 @@ class LinearResidual(Function):
             )
         if bias.shape != x.shape[-1:] or scale.shape != x.shape[-1:]:
             raise OperandError(f"bias and scale must have shape {x.shape[-1:]}, got {bias.shape} and {scale.shape}")
-        narrow = weight.astype(h.dtype, copy=False)  # for weights may be float32 beside h in float16
+        narrow = weight.astype(h.dtype, copy=False)  # under autocast, weights are float32 and h is float16
         ctx.save(h, narrow, weight, bias, scale, factor, rows)
         return kernels.linear_residual(x, h, narrow, bias, scale, factor, rows)
 
@@ -54,8 +54,8 @@ class LinearResidual(Function):
 def linear_residual(
     x: Any, h: Any, weight: Any, bias: Any, scale: Any, factor: float = 1.0, rows: Array | None = None
 ) -> Tensor:
-    """x + factor * scale * linear(h), with `scale` (d,) as in LayerScale; `rows` are those of x that have a branch."""
-    h, x, weight, bias, scale = with_parameters("linear_residual", [h], [x, weight, bias, scale])
+    """x + factor * scale * linear(h), with `scale` (d,) as in LayerScale; `rows` are the rows of x with a branch."""
+    h, x, weight, bias, scale = layer_operands("linear_residual", [h], [x, weight, bias, scale])
     if rows is not None:
         rows = to_device(rows, x.device)
     return LinearResidual.apply(x, h, weight, bias, scale, float(factor), rows)

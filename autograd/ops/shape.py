@@ -1,4 +1,4 @@
-"""The same values in another arrangement. Results are views where NumPy makes views."""
+"""Reshaping, transposing, joining and padding. Results are views where NumPy returns views."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from ..backend import Array, array_module
 from ..function import Context, Function, OperandError
 from ..tensor import Tensor, as_tensor
-from .arguments import all_axes, of_one_dtype, one_axis
+from .arguments import normalise_axes, normalise_axis, to_common_dtype
 
 
 class Reshape(Function):
@@ -33,7 +33,7 @@ class Transpose(Function):
 
     @staticmethod
     def forward(ctx: Context, x: Array, axes: tuple[int, ...]) -> Array:
-        axes = all_axes(axes, x.ndim)
+        axes = normalise_axes(axes, x.ndim)
         if len(axes) != x.ndim:
             raise OperandError(f"axes must name each of the {x.ndim} axes of x {x.shape} once, got {axes}")
         ctx.save(axes)
@@ -49,7 +49,7 @@ class Transpose(Function):
 
 
 class BroadcastTo(Function):
-    """y = x repeated to a larger shape, without a copy;  dx = the sum over the repetitions"""
+    """y = x broadcast to a larger shape, without a copy;  dx = g summed over the broadcast axes"""
 
     @staticmethod
     def forward(ctx: Context, x: Array, shape: tuple[int, ...]) -> Array:
@@ -61,31 +61,31 @@ class BroadcastTo(Function):
 
 
 class Concat(Function):
-    """y = the inputs one after the other;  each gets its piece of g"""
+    """y = the inputs joined along an axis;  each gets its slice of g"""
 
     @staticmethod
     def forward(ctx: Context, *xs: Array, axis: int) -> Array:
         if not xs[0].ndim or any(x.ndim != xs[0].ndim for x in xs):
             raise OperandError("all inputs must have the same number of axes, at least one")
-        axis = one_axis(axis, xs[0].ndim)
+        axis = normalise_axis(axis, xs[0].ndim)
         ctx.save(axis, [x.shape[axis] for x in xs])
         return array_module(xs[0]).concatenate(xs, axis=axis)
 
     @staticmethod
     def backward(ctx: Context, g: Array) -> Any:
         axis, sizes = ctx.saved
-        pieces = []
+        slices = []
         start = 0
         for size in sizes:
             index = [slice(None)] * g.ndim
             index[axis] = slice(start, start + size)
-            pieces.append(g[tuple(index)])
+            slices.append(g[tuple(index)])
             start += size
-        return tuple(pieces)
+        return tuple(slices)
 
 
 class Pad(Function):
-    """y = x in a frame of a constant;  dx = the part of g inside the frame"""
+    """y = x padded with a constant;  dx = the part of g inside the padding"""
 
     @staticmethod
     def forward(ctx: Context, x: Array, widths: list[tuple[int, int]], value: float) -> Array:
@@ -103,11 +103,11 @@ class Pad(Function):
 
 
 class Flip(Function):
-    """y = x in reverse order along some axes;  dx = g in reverse order"""
+    """y = x reversed along some axes;  dx = g reversed"""
 
     @staticmethod
     def forward(ctx: Context, x: Array, axis: Any) -> Array:
-        axes = all_axes(axis, x.ndim)
+        axes = normalise_axes(axis, x.ndim)
         ctx.save(axes)
         return array_module(x).flip(x, axes)
 
@@ -118,12 +118,12 @@ class Flip(Function):
 
 
 def reshape(x: Any, shape: int | Sequence[int]) -> Tensor:
-    """One size may be -1 and is worked out from the others."""
+    """Reshape; one size may be -1 and is inferred from the others."""
     return Reshape.apply(as_tensor(x), _sizes(shape))
 
 
 def transpose(x: Any, axes: Sequence[int] | None = None) -> Tensor:
-    """Axes in the given order, by default reversed."""
+    """Permute the axes, by default reversing them."""
     x = as_tensor(x)
     return Transpose.apply(x, tuple(range(x.ndim))[::-1] if axes is None else tuple(axes))
 
@@ -143,42 +143,42 @@ def broadcast_to(x: Any, shape: int | Sequence[int]) -> Tensor:
 
 
 def expand_dims(x: Any, axis: int | Sequence[int]) -> Tensor:
-    """New axes of size 1, which stand at `axis` in the result."""
+    """Insert axes of size 1 at position `axis` of the result."""
     x = as_tensor(x)
     new = _sizes(axis)
     ndim = x.ndim + len(new)
-    places = {a % ndim for a in new if -ndim <= a < ndim}
-    if len(places) != len(new):
+    positions = {a % ndim for a in new if -ndim <= a < ndim}
+    if len(positions) != len(new):
         raise OperandError(f"expand_dims: axis {axis} does not fit into a result of {ndim} axes for shape {x.shape}")
     sizes = iter(x.shape)
-    return Reshape.apply(x, tuple(1 if i in places else next(sizes) for i in range(ndim)))
+    return Reshape.apply(x, tuple(1 if i in positions else next(sizes) for i in range(ndim)))
 
 
 def squeeze(x: Any, axis: int | Sequence[int] | None = None) -> Tensor:
-    """Without the given axes of size 1, by default all of them."""
+    """Remove the given axes of size 1, by default all of them."""
     x = as_tensor(x)
     if axis is None:
         return Reshape.apply(x, tuple(size for size in x.shape if size != 1))
-    gone = _sizes(axis)
-    for a in gone:
+    removed = _sizes(axis)
+    for a in removed:
         if not -x.ndim <= a < x.ndim or x.shape[a] != 1:
             raise OperandError(f"squeeze: axis {a} of shape {x.shape} does not exist or is not of size 1")
-    places = {a % x.ndim for a in gone}
-    return Reshape.apply(x, tuple(size for i, size in enumerate(x.shape) if i not in places))
+    positions = {a % x.ndim for a in removed}
+    return Reshape.apply(x, tuple(size for i, size in enumerate(x.shape) if i not in positions))
 
 
 def concat(xs: Sequence[Any], axis: int = 0) -> Tensor:
-    """Tensors one after the other along an existing axis."""
+    """Join Tensors along an existing axis."""
     if not xs:
         raise OperandError("concat: needs at least one Tensor, got none")
-    return Concat.apply(*of_one_dtype("concat", *xs), axis=axis)
+    return Concat.apply(*to_common_dtype("concat", *xs), axis=axis)
 
 
 def stack(xs: Sequence[Any], axis: int = 0) -> Tensor:
-    """Tensors of one shape along a new axis."""
+    """Join Tensors of equal shape along a new axis."""
     if not xs:
         raise OperandError("stack: needs at least one Tensor, got none")
-    tensors = of_one_dtype("stack", *xs)
+    tensors = to_common_dtype("stack", *xs)
     if not -tensors[0].ndim - 1 <= axis <= tensors[0].ndim:
         raise OperandError(f"stack: axis {axis} is out of range for {tensors[0].ndim + 1} axes")
     if len({x.shape for x in tensors}) > 1:
@@ -187,7 +187,7 @@ def stack(xs: Sequence[Any], axis: int = 0) -> Tensor:
 
 
 def pad(x: Any, pad_width: int | Sequence[Any], constant_values: float = 0) -> Tensor:
-    """`pad_width` as in NumPy: one number, (before, after) for every axis, or one such pair per axis."""
+    """Pad with a constant. `pad_width` as in NumPy: a number, (before, after) for every axis, or a pair per axis."""
     x = as_tensor(x)
     try:
         widths = np.broadcast_to(np.asarray(pad_width), (x.ndim, 2))
@@ -199,7 +199,7 @@ def pad(x: Any, pad_width: int | Sequence[Any], constant_values: float = 0) -> T
 
 
 def flip(x: Any, axis: int | Sequence[int] | None = None) -> Tensor:
-    """In reverse order along the given axes, by default all."""
+    """Reverse the order along the given axes, by default all."""
     return Flip.apply(as_tensor(x), axis)
 
 

@@ -63,5 +63,5 @@ def device_named(name: str | None) -> str:
     if name is None:
         return "cuda" if cuda.cuda_available() else "cpu"
     if name != "cpu":
-        cuda.number_of(name)  # says so if there is no such GPU, before anything is loaded or downloaded
+        cuda.device_id(name)  # says so if there is no such GPU, before anything is loaded or downloaded
     return name

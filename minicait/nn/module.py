@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from autograd import Tensor, random
-from autograd.backend import FLOATS, to_device, work_with
+from autograd.backend import FLOATS, to_device, on_device_of
 
 
 class Parameter(Tensor):
@@ -122,7 +122,7 @@ class Module:
         """Convert all floating-point tensors, in place: float64 to compare, float32 for everything else."""
         for _, tensor in self.named_tensors():
             if tensor.dtype in FLOATS:
-                tensor.data = work_with(tensor.data).astype(dtype)
+                tensor.data = on_device_of(tensor.data).astype(dtype)
         return self
 
     def zero_grad(self) -> None:

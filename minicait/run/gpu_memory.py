@@ -64,12 +64,12 @@ def advising(device: str, needs: Needs, smaller: str, command: str | None = None
     except Exception as error:
         if device == "cpu" or not cuda.is_out_of_memory(error):
             raise
-        cuda.give_memory_back(error)
+        cuda.free_memory(error)
         memory = cuda.memory(device)
         fits = needs.piece_that_fits(memory.total - memory.others)
         advice = f"try --micro-batch {fits}: same batch, in pieces" if fits else f"try {smaller}"
         if fits and command is not None:
             advice += f"; to go on: {command} --micro-batch {fits}"
         there = f"{memory.total / GB:.1f} GB, {memory.others / GB:.1f} GB of it used by others"
-        name = f"cuda:{cuda.number_of(device)}"
+        name = f"cuda:{cuda.device_id(device)}"
         raise MemoryError(f"out of memory on {name} ({there}); {advice}") from error

@@ -1,4 +1,4 @@
-"""autocast: products in float16, everything that would suffer from it in float32, gradients as their inputs."""
+"""autocast: matrix products in float16, what would lose precision in float32, gradients in the dtype of the inputs."""
 
 import threading
 
@@ -48,7 +48,7 @@ def close(got, want, tolerance=4e-3):
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_products_give_float16_and_take_gradients_of_their_inputs_dtype(name):
+def test_products_return_float16_and_gradients_keep_the_dtype_of_the_inputs(name):
     fn, inputs = PRODUCTS[name]
     want = with_gradients(fn, inputs)
     with ag.autocast():
@@ -68,11 +68,11 @@ def test_the_sum_of_a_residual_branch_stays_in_float32():
     close(got, want)
     close(whole, want)
     branch = want[0].numpy() - inputs[0].numpy()
-    assert np.abs(whole[0].numpy() - inputs[0].numpy() - branch).max() < 0.05 * np.abs(branch).max()  # 1e-5 is not lost
+    assert np.abs(whole[0].numpy() - inputs[0].numpy() - branch).max() < 0.05 * np.abs(branch).max()  # not rounded off
 
 
 @pytest.mark.parametrize("name", IN_FULL)
-def test_the_rest_is_in_float32(name):
+def test_other_operations_stay_in_float32(name):
     fn, inputs = IN_FULL[name]
     half = [Tensor(x.numpy().astype("float16"), requires_grad=True) for x in inputs]
     want = with_gradients(fn, [Tensor(x.numpy().astype("float32"), requires_grad=True) for x in half])
@@ -82,7 +82,7 @@ def test_the_rest_is_in_float32(name):
     np.testing.assert_allclose(y.numpy(), want[0].numpy(), rtol=1e-6)
 
 
-def test_float16_beside_float32_is_float32_there_and_a_mistake_elsewhere():
+def test_mixed_float_dtypes_give_float32_under_autocast_and_an_error_elsewhere():
     half, full = draw(3, dtype=np.float16), draw(3)
     with ag.autocast():
         assert (half + full).dtype == (full * half).dtype == ops.concat([half, full]).dtype == np.float32
@@ -114,7 +114,7 @@ def test_bad_precision_is_refused():
         ag.autocast("bfloat16")
 
 
-def test_it_belongs_to_its_thread():
+def test_autocast_is_per_thread():
     seen = []
     with ag.autocast():
         plain = threading.Thread(target=lambda: seen.append(ops.matmul(draw(2, 2), draw(2, 2)).dtype))
@@ -126,7 +126,7 @@ def test_it_belongs_to_its_thread():
 
 
 @pytest.mark.parametrize("drop", [0.0, 0.5])
-def test_a_whole_model_whose_small_gradients_need_a_scale(drop):
+def test_a_whole_model_needs_loss_scaling_for_its_small_gradients(drop):
     images, labels = np.random.default_rng(2).standard_normal((6, 3, 16, 16)).astype("f4"), np.arange(6)
     model = CaiT(**SMALL, drop_path_rate=drop)
 
@@ -143,13 +143,13 @@ def test_a_whole_model_whose_small_gradients_need_a_scale(drop):
     assert loss == pytest.approx(want, rel=2e-3) and loss != want
     for name, g in exact.items():
         assert scaled[name].dtype == np.float32
-        if not name.endswith(("proj_l.bias", "attn.k.bias")):  # which is rounding, in both
+        if not name.endswith(("proj_l.bias", "attn.k.bias")):  # their exact gradient is zero: rounding noise in both
             assert np.abs(scaled[name] - g).max() <= 0.03 * np.abs(g).max(), name
     lost = [name for name in exact if exact[name].any() and not unscaled[name].any()]
     assert "blocks.0.norm1.weight" in lost
 
 
-def test_checkpoint_runs_again_in_the_same_precision():
+def test_checkpoint_recomputes_in_the_same_precision():
     x, w = draw(4, 5), draw(3, 5)
     with ag.autocast():
         y = ag.checkpoint(lambda t: ops.gelu(ops.linear(t, w)), x)

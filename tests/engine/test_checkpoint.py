@@ -15,7 +15,7 @@ def gradients(fn, *tensors):
 
 
 def test_same_bits_with_dropout_and_closures():
-    """The layer uses a parameter that checkpoint is not given, and draws random masks."""
+    """The layer closes over a parameter and draws random masks."""
     rng = np.random.default_rng(0)
     x, w = (Tensor(rng.standard_normal(s).astype(np.float32), requires_grad=True) for s in ((6, 5), (5, 5)))
 
@@ -62,7 +62,7 @@ def test_memory_is_saved():
         return t
 
     assert peak(lambda fn, t: fn(t)) > 60
-    assert peak(ag.checkpoint) < 24  # six inputs, one piece of ten, and a few on the way
+    assert peak(ag.checkpoint) < 24  # six inputs, one recomputed block of ten, and a few temporaries
 
 
 def test_retain_graph():
@@ -86,7 +86,7 @@ def test_no_grad_just_calls():
         assert not ag.checkpoint(lambda t: t * 2, Tensor([1.0], requires_grad=True)).requires_grad
 
 
-def test_a_function_that_changes_its_mind_is_refused():
+def test_a_function_that_differs_on_the_second_run_is_refused():
     calls = []
 
     def fickle(t):
@@ -94,11 +94,11 @@ def test_a_function_that_changes_its_mind_is_refused():
         return t.exp() if len(calls) == 1 else t.tanh()
 
     x = Tensor([1.0], requires_grad=True)
-    with pytest.raises(RuntimeError, match=r"must do the same both times; it did exp \(1,\), then tanh \(1,\)"):
+    with pytest.raises(RuntimeError, match=r"must do the same both times; it ran exp \(1,\), then tanh \(1,\)"):
         ag.checkpoint(fickle, x).backward()
 
 
-def test_a_loop_variable_that_is_read_too_late_is_noticed():
+def test_a_loop_variable_that_has_changed_is_detected():
     weights = [Tensor([float(i)], requires_grad=True) for i in (2, 3, 5)]
     y = Tensor([1.0], requires_grad=True)
     for i in range(3):

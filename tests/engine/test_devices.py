@@ -56,10 +56,10 @@ def test_mixing_devices_is_an_error(cupy):
     here, there = Tensor([1.0]), Tensor([1.0]).to("cuda")
     with pytest.raises(ValueError, match=r"add: all Tensors must be on one device, got cpu, cuda:0"):
         here + there
-    with pytest.raises(ValueError, match="an array on cuda:0 met a Tensor on cpu; move one of them"):
+    with pytest.raises(ValueError, match="the array is on cuda:0 but the Tensor on cpu; move one of them"):
         here + there.data
-    assert (there + np.ones(1)).device == "cuda:0"  # plain host data follows the Tensor
-    with pytest.raises(RuntimeError, match=r"'cuda:1' is not usable: .* has 1 CUDA device, which is number 0"):
+    assert (there + np.ones(1)).device == "cuda:0"  # plain host data moves to the Tensor's device
+    with pytest.raises(RuntimeError, match=r"'cuda:1' is not usable: .* has 1 CUDA device, number 0"):
         here.to("cuda:1")
     for wrong in ("gpu", "cuda:x", "cuda:", "cuda:-1", "cuda:²", "cuda:1\n", "CUDA", ""):
         with pytest.raises(ValueError, match=r"unknown device .* expected 'cpu', 'cuda', or a GPU by number"):
@@ -76,12 +76,12 @@ def test_checkpoint_anomaly_and_random_masks_there(cupy):
     np.testing.assert_allclose(x.grad.numpy(), want, rtol=1e-6)
 
 
-def test_cuda_available_is_a_probe_that_computes(cupy, monkeypatch):
+def test_cuda_available_runs_a_computation(cupy, monkeypatch):
     assert ag.cuda_available()
     for name, broken, reason in [
         ("getDeviceCount", lambda: 0, "finds no CUDA device"),
         ("getDeviceCount", lambda: 1 / 0, "division by zero"),
-        ("driverGetVersion", lambda: 0, "there is no NVIDIA driver"),
+        ("driverGetVersion", lambda: 0, "no NVIDIA driver is installed"),
         (
             "driverGetVersion",
             lambda: 12040,
@@ -94,7 +94,7 @@ def test_cuda_available_is_a_probe_that_computes(cupy, monkeypatch):
             assert not ag.cuda_available() and re.search(reason, cuda.why_unusable())
             with pytest.raises(RuntimeError, match=f"device 'cuda' is not usable: .*{reason}"):
                 Tensor([1.0]).to("cuda")
-    assert ag.cuda_available()  # what did not work is tried again
+    assert ag.cuda_available()  # failures are not cached
 
 
 def test_without_cupy_the_error_says_what_to_install(monkeypatch):

@@ -1,4 +1,4 @@
-"""draw(): a graph as SVG. What stands in the picture is read back from its XML, and from where things lie."""
+"""draw(): a graph as SVG, checked by parsing the XML and its coordinates."""
 
 import gc
 import re
@@ -23,7 +23,7 @@ def leaf(*values: float) -> Tensor:
 
 
 class Read:
-    """A picture, read back: boxes as lists of lines, edges as (from, to), rectangles as (left, top, right, bottom)."""
+    """A parsed picture: boxes as lists of lines, edges as (from, to), rectangles as (left, top, right, bottom)."""
 
     def __init__(self, svg: str) -> None:
         self.root = ElementTree.fromstring(svg)
@@ -44,9 +44,9 @@ class Read:
         return next((p.get("d") for p in self.root.iter(f"{SVG}path") if p.get("class") == name), "")
 
     def arrows(self):
-        """Points along each piece: down, a curve to the next layer, and down."""
-        for piece in self.path("arrows").split("M")[1:]:
-            x0, start, top, *curve, end = (float(number) for number in re.findall(r"-?[\d.]+", piece))
+        """Points along each segment: down, a curve to the next layer, and down."""
+        for segment in self.path("arrows").split("M")[1:]:
+            x0, start, top, *curve, end = (float(number) for number in re.findall(r"-?[\d.]+", segment))
             xs, ys = np.array([x0, *curve[0::2]]), np.array([top, *curve[1::2]])
             t = np.linspace(0, 1, 30)[:, None]
             weights = np.concatenate([(1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3], axis=1)
@@ -72,7 +72,7 @@ def test_a_diamond_is_drawn_once():
     assert len(re.findall("M", picture.path("heads"))) == 7, "an arrowhead for every edge"
 
 
-def test_it_is_a_picture_that_can_be_read_aloud():
+def test_the_picture_is_accessible():
     *_, y = diamond()
     svg = y.draw()
     root = Read(svg).root
@@ -101,7 +101,7 @@ def test_a_plain_tensor_is_one_box():
     assert Read(leaf(1).draw(gradients=True)).lines == [["leaf", "(1,)", "|grad| 1"]]
 
 
-def test_norms_are_those_of_the_gradients_and_nothing_is_touched():
+def test_gradient_norms_are_right_and_no_grad_is_touched():
     x, h, y = diamond()
     picture = Read(y.draw({"x": x, "h": h}, gradients=True))
     shown = {lines[0]: lines[-1] for lines in picture.lines}
@@ -111,12 +111,12 @@ def test_norms_are_those_of_the_gradients_and_nothing_is_touched():
         norm = np.linalg.norm(g.numpy().astype(np.float64))
         assert norm > 1 and shown[name] == f"|grad| {norm:.3g}"
     assert shown["sum"] == "|grad| 1"
-    y.backward()  # the graph is still there
+    y.backward()  # the graph was kept
 
 
-def test_norms_do_not_overflow_and_zero_is_told_from_none():
+def test_norms_do_not_overflow_and_zero_differs_from_none():
     x = Tensor(np.ones(4, np.float16), requires_grad=True)
-    assert "|grad| 600" in Read((x * 300).sum().draw({"x": x}, gradients=True)).lines[-1], "300 squared is no float16"
+    assert "|grad| 600" in Read((x * 300).sum().draw({"x": x}, gradients=True)).lines[-1], "300 squared overflows"
 
     class Stop(ag.Function):
         forward = staticmethod(lambda ctx, x: x * 1)
@@ -132,7 +132,7 @@ def test_names_of_any_kind():
     names = {'<b> & "c" ]]> \x00\x1b\n': x, "blocks.0.attn.proj_l.weight_of_heads": y}
     picture = Read((x + y).draw(names))
     assert picture.lines[1][0] == '<b> & "c" ]]>    ' and picture.lines[2][0] == "…proj_l.weight_of_heads"
-    assert picture.tips[2].startswith("blocks.0.attn.proj_l.weight_of_heads: leaf, (1,) float32"), "all of it on hover"
+    assert picture.tips[2].startswith("blocks.0.attn.proj_l.weight_of_heads: leaf, (1,) float32"), "in full on hover"
     assert Read((x + y).draw([("a", x)])).lines[1][0] == "a", "pairs, as model.named_parameters() gives them"
 
 
@@ -144,9 +144,9 @@ def test_errors():
         y.draw()
     with pytest.raises(TypeError, match="draw: expected a Tensor, got ndarray"):
         ag.draw(x.numpy())
-    with pytest.raises(TypeError, match="draw: names must lead to Tensors, got float for 'x'"):
+    with pytest.raises(TypeError, match="draw: names must map to Tensors, got float for 'x'"):
         (x * 2).draw({"x": 1.0})
-    with pytest.raises(ValueError, match=r"a single number, this one has shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"an output with a single value, got shape \(2,\)"):
         (x * 2).draw(gradients=True)
     with pytest.raises(RuntimeError, match="depends on nothing that requires grad"):
         Tensor(1.0).draw(gradients=True)
@@ -177,14 +177,14 @@ def test_arrows_go_down_and_boxes_do_not_touch(seed):
             assert not any(left < x < right and top < y < bottom for left, top, right, bottom in boxes)
 
 
-def crossings(places: layout.Layout) -> int:
-    """Between two layers, links whose ends are in opposite order."""
-    ends = [(places.y[a], places.x[a], places.x[b]) for a, b in places.links]
+def crossings(graph: layout.Layout) -> int:
+    """Count the pairs of links between two layers whose ends are in opposite order."""
+    ends = [(graph.y[a], graph.x[a], graph.x[b]) for a, b in graph.links]
     return sum(y == z and (a - c) * (b - d) < 0 for (y, a, b), (z, c, d) in combinations(ends, 2))
 
 
 def test_crossings_are_removed(monkeypatch):
-    """In the order of the inputs, the arrow from 4 to 3 crosses two others; with 1 moved to the right, none."""
+    """In the order of the inputs, the edge from 4 to 3 crosses two others; with 1 moved to the right, none."""
     inputs = [[1, 2, 3], [4, 5], [6], [4], [], [], []]
     assert crossings(layout.layered(inputs, [(30.0, 20.0)] * 7)) == 0
     monkeypatch.setattr(layout, "SWEEPS", 0)
@@ -208,15 +208,15 @@ def test_a_straight_line_stays_straight():
 def test_deep_graphs_are_quick():
     w = y = leaf(1)
     for _ in range(5000):
-        y = y * w  # and w is used everywhere: one line along all of it, not 5000
+        y = y * w  # all edges from w share their dummies: one line, not 5000
     start = time.perf_counter()
     picture = Read(y.draw())
     assert time.perf_counter() - start < 20
     assert len(picture.lines) == 5001 and len(picture.edges) == 10000
 
 
-def test_arrows_too_many_for_places_of_their_own(monkeypatch):
-    monkeypatch.setattr(layout, "PLACES", 3)
+def test_beyond_the_limit_edges_have_no_dummies(monkeypatch):
+    monkeypatch.setattr(layout, "MAX_DUMMIES", 3)
     picture = Read(random_graph(0, 20).draw())
     boxes = picture.rectangles
     assert all(boxes[a][3] < boxes[b][1] for a, b in picture.edges)

@@ -1,16 +1,10 @@
-"""backward() and grad(): order, accumulation, freeing, memory, threads."""
-
-import gc
-import threading
-import tracemalloc
-import weakref
-from concurrent.futures import ThreadPoolExecutor
+"""backward() and grad(): order, accumulation, ownership of arrays, errors."""
 
 import numpy as np
 import pytest
 
 import autograd as ag
-from autograd import Function, Tensor, ops
+from autograd import Function, Tensor
 
 
 def leaf(*values: float) -> Tensor:
@@ -59,7 +53,7 @@ def test_a_node_runs_once_when_all_its_consumers_have():
 
 
 def test_many_consumers_add_up_without_touching_shared_gradients():
-    """add passes the same array on to both inputs; summing in place into it would corrupt the other."""
+    """add returns one array for both inputs; accumulating into it in place would corrupt the other."""
     x, y = leaf(1, 2, 3), leaf(4, 5, 6)
     z = x + y
     total = z * 2 + z * 3 + z * 4 + x + x + x
@@ -79,7 +73,7 @@ def test_gradients_share_no_memory():
     assert not any(np.may_share_memory(p.data, q) for p, q in [(a, b.data), (a, again.data), (a, cotangent)])
 
 
-def test_a_saved_array_that_backward_returns_is_not_given_away():
+def test_a_saved_array_that_backward_returns_is_copied():
     class KeepsItsGradient(Function):
         @staticmethod
         def forward(ctx, x):
@@ -100,7 +94,7 @@ def test_a_saved_array_that_backward_returns_is_not_given_away():
 
 
 @pytest.mark.parametrize("twice", [lambda d: (d, d), lambda d: (d, d[::1]), lambda d: (d[::1], d)])
-def test_one_array_for_two_inputs_is_not_added_to(twice):
+def test_one_array_for_two_inputs_is_not_accumulated_into(twice):
     class Twice(Function):
         @staticmethod
         def forward(ctx, a, b):
@@ -118,32 +112,7 @@ def test_one_array_for_two_inputs_is_not_added_to(twice):
         np.testing.assert_array_equal(gb.numpy(), [3, 3])
 
 
-def test_frozen_weights_keep_no_activations():
-    tracemalloc.start()
-    try:
-        weight = np.eye(500, dtype=np.float32)
-        x = y = Tensor(np.ones((500, 500), np.float32), requires_grad=True)
-        start = tracemalloc.get_traced_memory()[0]
-        for _ in range(5):
-            y = ops.linear(y @ weight, weight)
-        assert tracemalloc.get_traced_memory()[0] - start < 2 * y.data.nbytes
-    finally:
-        tracemalloc.stop()
-    assert x.requires_grad
-
-
-def test_long_chains_need_no_recursion():
-    x = y = Tensor(1.0, requires_grad=True)
-    for _ in range(50_000):
-        y = y + 1
-    y.backward()
-    assert x.grad.item() == 1
-    for _ in range(50_000):  # and a chain that is dropped without backward
-        y = y + x
-    del y
-
-
-def test_grad_touches_nothing_and_finds_what_was_asked():
+def test_grad_returns_the_requested_gradients_and_touches_no_grad():
     x, w, unused = leaf(1, 2), leaf(3, 4), leaf(5)
     hidden = x * w
     loss = (hidden * hidden).sum()
@@ -161,7 +130,7 @@ def test_grad_of_a_leaf_by_itself():
     assert x.grad.item() == 1
 
 
-def test_grad_runs_only_what_leads_to_its_inputs():
+def test_grad_runs_only_what_its_inputs_need():
     class Explodes(Function):
         @staticmethod
         def forward(ctx, x):
@@ -169,13 +138,13 @@ def test_grad_runs_only_what_leads_to_its_inputs():
 
         @staticmethod
         def backward(ctx, g):
-            raise AssertionError("nobody asked for this gradient")
+            raise AssertionError("this gradient was not requested")
 
     x, y = leaf(1), leaf(2)
     assert ag.grad((x * 2 + Explodes.apply(y)).sum(), x)[0].item() == 2
 
 
-def test_needs_tells_which_gradients_are_wanted():
+def test_needs_says_which_arguments_need_a_gradient():
     seen = []
 
     class Spy(Function):
@@ -258,80 +227,7 @@ def test_a_wrong_backward_is_named():
     assert "in the backward of wrong, whose output has shape (2,)" in error.value.__notes__[0]
 
 
-def test_memory_is_freed_while_backward_runs():
-    """60 operations on 8 MB arrays: backward may not hold much more than forward left, and nothing stays behind."""
-    array = np.full(2_000_000, 0.5, np.float32)
-    megabytes = array.nbytes / 1e6
-    tracemalloc.start()
-    try:
-        x = y = Tensor(array, requires_grad=True)
-        for _ in range(30):
-            y = (y * 0.9).tanh()
-        loss = y.sum()
-        del y
-        forward = tracemalloc.get_traced_memory()[0] / 1e6
-        tracemalloc.reset_peak()
-        loss.backward()
-        after, peak = (m / 1e6 for m in tracemalloc.get_traced_memory())
-    finally:
-        tracemalloc.stop()
-    assert 29 * megabytes < forward < 31 * megabytes  # tanh keeps its output, scaling keeps nothing
-    assert peak < forward + 4 * megabytes
-    assert after < 1.1 * megabytes  # the gradient of x
-    assert x.grad is not None
-
-
-def test_no_reference_cycles():
-    gc.collect()
-    gc.disable()
-    try:
-        x = leaf(1, 2, 3)
-        y = ops.softmax(x * 2 + 1) @ x
-        z = ag.checkpoint(lambda t: (t * t).exp(), y)
-        alive = [weakref.ref(t) for t in (y, z)]
-        z.backward()
-        z2 = (x * x).sum()  # and a graph that is never run
-        alive.append(weakref.ref(z2))
-        del y, z, z2
-        assert [ref() for ref in alive] == [None, None, None]
-        assert gc.collect() == 0, "the collector found garbage that reference counting should have freed"
-    finally:
-        gc.enable()
-
-
-def test_threads_share_parameters():
-    rng = np.random.default_rng(0)
-    w = Tensor(rng.standard_normal((32, 32)), requires_grad=True)
-    batches = [rng.standard_normal((16, 32)) for _ in range(64)]
-
-    def work(batch):
-        return ag.grad(ops.gelu(batch @ w).sum(), w)[0].numpy()
-
-    alone = [work(batch) for batch in batches]
-    with ThreadPoolExecutor(8) as pool:
-        together = list(pool.map(work, batches))
-    for a, b in zip(alone, together, strict=True):
-        np.testing.assert_array_equal(a, b)
-    assert w.grad is None
-
-
-def test_modes_of_one_thread_do_not_reach_another():
-    inside, done = threading.Event(), threading.Event()
-
-    def other():
-        with ag.no_grad():
-            inside.set()
-            done.wait(10)
-
-    thread = threading.Thread(target=other)
-    thread.start()
-    inside.wait(10)
-    assert (leaf(1) * 2).requires_grad
-    done.set()
-    thread.join()
-
-
-def test_gradients_are_left_in_given_arrays():
+def test_gradients_accumulate_in_out():
     x, y, unused = (Tensor(np.arange(3.0), requires_grad=True) for _ in range(3))
     out = [np.full(3, 9.0) for _ in range(3)]
     dx, dy, none = ag.grad((x * y + x).sum(), [x, y, unused], out=out)
@@ -339,18 +235,18 @@ def test_gradients_are_left_in_given_arrays():
     np.testing.assert_array_equal(out, [[1, 2, 3], [0, 1, 2], [9, 9, 9]])
 
 
-def test_the_gradient_of_a_leaf_by_itself_is_left_in_its_array():
+def test_the_gradient_of_a_leaf_by_itself_goes_to_out():
     x, out = Tensor(np.arange(3.0), requires_grad=True), np.zeros(3)
     (g,) = ag.grad(x, x, np.array([5.0, 6.0, 7.0]), out=[out])
     assert g.data is out and out.tolist() == [5, 6, 7]
 
 
-def test_given_arrays_that_do_not_fit_are_refused():
+def test_out_that_does_not_fit_is_refused():
     x = Tensor(np.ones(3), requires_grad=True)
     y = x * 2
-    with pytest.raises(ValueError, match="out is for leaves, and input 0 is the result of an operation"):
+    with pytest.raises(ValueError, match="out works for leaves only, but input 0 is the result of an operation"):
         ag.grad(y.sum(), [y], out=[np.ones(3)])
-    with pytest.raises(ValueError, match="each input can be given once only"):
+    with pytest.raises(ValueError, match="each input may appear only once"):
         ag.grad(y.sum(), [x, x], out=[np.ones(3), np.ones(3)])
-    with pytest.raises(ValueError, match=r"out 0 must be \(3,\) float64 as its input, got \(3,\) float32"):
+    with pytest.raises(ValueError, match=r"out\[0\] must be \(3,\) float64 like its input, got \(3,\) float32"):
         ag.grad(y.sum(), [x], out=[np.ones(3, np.float32)])

@@ -1,4 +1,4 @@
-"""Right at the extremes: huge logits, -inf, constant rows, empty axes, float16."""
+"""Extreme inputs: huge logits, -inf, constant rows, empty axes, float16."""
 
 import math
 
@@ -47,7 +47,7 @@ def test_huge_logits(dtype, size):
 
 @pytest.mark.parametrize("size", [1e4, -1e4, 1e6, 1e8])
 def test_equal_huge_logits(size):
-    """The logarithm of two is not lost beside a large maximum."""
+    """log(2) is not lost to rounding next to a large maximum."""
     x = [[size, size]]
     y, g = value_and_grad(ops.log_softmax, x, [[1, 0]])
     np.testing.assert_allclose(y, -math.log(2), rtol=1e-6)
@@ -67,7 +67,7 @@ def test_small_probabilities_keep_their_digits():
 
 
 def test_masked_logits():
-    """-inf has weight zero and passes no gradient on; a row of nothing but -inf gives zeros, not NaN."""
+    """-inf gets weight zero and no gradient; a row of only -inf gives zeros, not NaN."""
     x = [[1, -INF, 2], [-INF, -INF, -INF]]
     y, g = value_and_grad(ops.softmax, x, [[1, 2, 3], [4, 5, 6]])
     p = 1 / (1 + math.e)
@@ -142,24 +142,24 @@ def test_empty_axes():
 
 
 def test_half_precision_sums_accumulate_in_float32():
-    ones = np.ones(5000, np.float16)  # float16 counts to 2048 one by one and no further
+    ones = np.ones(5000, np.float16)  # adding ones in float16 stops at 2048
     y, g = value_and_grad(ops.sum, ones, dtype=np.float16)
     assert y == 5000 and y.dtype == g.dtype == np.float16
-    y, _ = value_and_grad(ops.mean, np.full(5000, 100), dtype=np.float16)  # whose sum is past the largest float16
+    y, _ = value_and_grad(ops.mean, np.full(5000, 100), dtype=np.float16)  # the sum overflows float16
     assert y == 100
-    y, _ = value_and_grad(ops.var, [200, -200], dtype=np.float16)  # whose squares add up to 80,000
+    y, _ = value_and_grad(ops.var, [200, -200], dtype=np.float16)  # the squares sum to 80,000, which overflows
     assert y == 40_000
     y, _ = value_and_grad(lambda t: ops.layer_norm(t, [1.0, 1.0], [0.0, 0.0]).sum(), [[1000, -1000]], dtype=np.float16)
     assert y == 0
     bias = Tensor(np.zeros(1, np.float16), requires_grad=True)
     (np.zeros((5000, 1), np.float16) + bias).backward(np.ones((5000, 1)))
-    assert bias.grad.item() == 5000  # undoing a broadcast is a sum, too
+    assert bias.grad.item() == 5000  # the gradient of a broadcast is also a sum
     y, g = value_and_grad(ops.softmax, np.full(5000, 10), dtype=np.float16)
     assert y.dtype == np.float16 and abs(float(y.astype(np.float64).sum()) - 1) < 1e-2
 
 
 def test_half_precision_attention_does_not_overflow():
-    """A score is 64 * 40 * 40 before it is divided by sqrt(64), and the largest float16 is 65504."""
+    """A score is 64 * 40 * 40 before the division by sqrt(64), and the largest float16 is 65504."""
     v = np.random.default_rng(0).standard_normal((1, 4, 64))
     qkv = np.concatenate([np.full((1, 4, 128), 40), v], -1)
     one, zero = np.ones((1, 1)), np.zeros(1)
@@ -177,8 +177,8 @@ def test_half_precision_means_over_many_values():
     assert (g == np.float16(1e-5)).all()
 
 
-def test_long_columns_are_added_up_accurately():
-    ones = np.ones((2**24 + 2**20, 1), np.float32)  # float32 counts to 2^24 one by one and no further
+def test_long_columns_are_summed_accurately():
+    ones = np.ones((2**24 + 2**20, 1), np.float32)  # adding ones in float32 stops at 2^24
     assert ops.sum(ones, 0).item() == len(ones)
     x = np.random.default_rng(0).random((200_003, 3), dtype=np.float32)
     exact = x.astype(np.float64).sum(0)
@@ -239,7 +239,7 @@ def test_erf_and_gelu_are_accurate():
 
 
 def test_a_small_layer_scale_in_float16():
-    """1e-5 times a weight is nothing in float16; the branch must not vanish because of it."""
+    """1e-5 times a weight underflows in float16; the branch must not vanish."""
     rng = np.random.default_rng(0)
     x, h, w = np.zeros((2, 3, 4)), rng.standard_normal((2, 3, 8)) * 40, rng.standard_normal((4, 8)) * 0.02
     operands = [x, h, w, np.zeros(4), np.full(4, 1e-5)]

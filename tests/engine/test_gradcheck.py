@@ -1,4 +1,4 @@
-"""check_grads as a tool: what it accepts, what it says, and how it treats kinks."""
+"""check_grads: accepted inputs, error messages, and kinks."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from autograd import Function, Tensor, ops
 
 
 class HalfWrong(Function):
-    """sin with a backward that forgets the cosine in one place."""
+    """sin with a backward that is wrong in one entry."""
 
     @staticmethod
     def forward(ctx, x):
@@ -30,7 +30,7 @@ def test_the_message_names_entry_values_operation_and_seed():
     message = str(error.value)
     assert "the gradient of input 0, shape (2, 3), is wrong" in message
     assert "operations: multiply <- half_wrong; seed 11" in message
-    assert "worst of the Jacobian: d output[1, 2] / d input[1, 2]" in message
+    assert "worst entry of the Jacobian: d output[1, 2] / d input[1, 2]" in message
     assert "analytic  2\n" in message and f"numerical {2 * np.cos(2):.9g}" in message
     assert "1 of 36 entries differ" in message
 
@@ -100,12 +100,12 @@ def test_strong_curvature_is_not_a_kink():
     ],
     ids=["log", "sqrt", "exp", "1/x", "relu", "softmax", "tanh"],
 )  # fmt: skip
-def test_right_gradients_are_not_blamed_where_fn_bends(fn, x):
+def test_right_gradients_pass_where_fn_curves_strongly(fn, x):
     ag.check_grads(fn, np.array(x), float32_tolerance=None)
 
 
 def scaled_where(fn, derivative, factor, wrong):
-    """fn with a backward that is off by a factor where `wrong` says so."""
+    """fn with a backward that is off by a factor where `wrong` is true."""
 
     class Scaled(Function):
         @staticmethod
@@ -136,7 +136,7 @@ def test_large_derivatives_do_not_hide_small_ones():
         ag.check_grads(fn, np.array([1e4, 1.0]))
 
 
-def test_a_float32_gradient_is_held_to_its_own_size():
+def test_float32_tolerance_is_relative_to_the_gradient():
     fn = scaled_where(lambda t: t * 5e-5, lambda t: 5e-5, 0, lambda t: t.dtype == np.float32)
     with pytest.raises(ag.GradientError, match="float32 gradient"):
         ag.check_grads(fn, np.ones(3))
@@ -155,7 +155,7 @@ def test_a_mistake_with_frozen_inputs_is_caught():
             factor = 1 if all(ctx.needs) else 7
             return g * b * factor, g * a * factor
 
-    with pytest.raises(ag.GradientError, match="input 0 alone gets another gradient"):
+    with pytest.raises(ag.GradientError, match="input 0 gets a different gradient when it alone requires grad"):
         ag.check_grads(NeedsBoth.apply, [np.ones(2), np.ones(2)])
 
 
@@ -184,7 +184,7 @@ def test_large_inputs_are_explained_without_the_jacobian():
 
 
 def test_the_cotangent_is_not_the_input():
-    """Both from generators with one seed would be equal, and x is what the backward of layer norm maps to zero."""
+    """If one seed drew both, they would be equal, and the backward of layer norm maps x to zero."""
 
     class TimesSeven(Function):
         @staticmethod

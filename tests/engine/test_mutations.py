@@ -1,6 +1,6 @@
-"""A gradient check is worth what it catches: wrong backwards are injected into every operation, and all must be caught.
+"""Mutation tests of the gradient check: wrong backwards are injected into every operation, and all must be caught.
 
-A factor of 7 or 0 on the softmax is what the usual check (an all-ones cotangent) lets pass; a test below shows that.
+The usual check (an all-ones cotangent) misses a factor of 7 or 0 on the softmax; a test below shows that.
 """
 
 import numpy as np
@@ -59,7 +59,7 @@ def caught(case) -> bool:
 
 
 def mutate(monkeypatch, cls: type[Function], change) -> list[bool]:
-    """Wrap a Function's backward. The list says, call by call, whether the change changed anything."""
+    """Mutate a Function's backward. The list says for each call whether that changed the gradients."""
     backward = cls.backward
     changed: list[bool] = []
 
@@ -80,11 +80,11 @@ def same(a, b) -> bool:
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_every_operation_has_a_case_that_catches(mutation):
-    """For each Function: inject, run its cases, and demand that each case whose gradient changed is caught."""
+    """For each Function, inject, run its cases, and require that each case whose gradient changed is caught."""
     survivors, injected = [], 0
     for case in CASES:
         if mutation == "gradients swapped" and len(case.inputs) == 1:
-            continue  # both gradients go to the one input, and their sum is the same
+            continue  # both gradients go to the same input, and their sum is unchanged
         for cls in functions_used(case):
             with pytest.MonkeyPatch.context() as patch:
                 changed = mutate(patch, cls, MUTATIONS[mutation])
@@ -100,7 +100,7 @@ def test_every_operation_has_a_case_that_catches(mutation):
 
 def test_missing_unbroadcast_is_caught(monkeypatch):
     monkeypatch.setattr(Context, "unbroadcast", lambda ctx, i, g: g if ctx.needs[i] else None)
-    broadcasting = [c for c in CASES if c.what == "broadcast"]
+    broadcasting = [c for c in CASES if c.variant == "broadcast"]
     assert len(broadcasting) >= 7
     for case in broadcasting:
         with pytest.raises(ag.GradientError, match="must be"):
@@ -109,7 +109,7 @@ def test_missing_unbroadcast_is_caught(monkeypatch):
 
 @pytest.mark.parametrize("factor", [7, 1.001, 0])
 def test_softmax_scaled(monkeypatch, factor):
-    """The mistake that fools the usual check, and does not fool this one."""
+    """A mistake that the usual check misses, and this one catches."""
     mutate(monkeypatch, Softmax, scaled(factor))
     x = np.random.default_rng(0).standard_normal((3, 4))
 

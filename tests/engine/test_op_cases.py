@@ -1,4 +1,4 @@
-"""Every operation's gradient, by the table: numerical check, reference form, memory layouts, and no case missing."""
+"""Gradients of every operation from the table of cases: numerical check, reference, memory layouts, completeness."""
 
 import inspect
 
@@ -20,7 +20,7 @@ FUSED = [cls for cls in FUNCTIONS if hasattr(cls, "reference")]
 
 
 def functions_used(case: Case) -> set[type[Function]]:
-    """The Functions that a case runs, read off the graph that it leaves."""
+    """The Functions in the graph that a case records."""
     tensors = [Tensor(x, requires_grad=True) for x in case.arrays()]
     stack, seen = [case.fn(*tensors).node], set()
     while stack:
@@ -39,7 +39,7 @@ def test_every_operation_has_a_case():
 
 def test_every_function_is_reached_by_a_case():
     reached = set().union(*(functions_used(case) for case in CASES))
-    assert reached >= {cls for cls in FUNCTIONS if cls.__name__ != "ToDevice"}  # which needs two devices
+    assert reached >= {cls for cls in FUNCTIONS if cls.__name__ != "ToDevice"}  # needs two devices
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -95,8 +95,7 @@ def test_fused_equals_its_reference(cls, monkeypatch):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_half_precision_stays_half_and_close(case):
-    """float16 in, float16 out and back, near the float64 result."""
+def test_float16_is_kept_and_close_to_float64(case):
     arrays = [x.astype(np.float16) for x in case.arrays()]
     tensors = [Tensor(x, requires_grad=True) for x in arrays]
     output = case.fn(*tensors)

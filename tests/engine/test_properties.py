@@ -1,4 +1,4 @@
-"""Structure chosen by hypothesis: for any shape, axis and layout, values equal NumPy's and gradients numerical ones."""
+"""Property tests: for any shape, axis and layout, values equal NumPy's and gradients equal numerical ones."""
 
 import math
 
@@ -13,7 +13,7 @@ from tests import strategies as some
 
 
 def check(fn, inputs, seed=0):
-    """check_grads; at a kink, hypothesis draws again."""
+    """Run check_grads; at a kink, hypothesis draws again."""
     try:
         ag.check_grads(fn, inputs, seed=seed, directions=1)
     except ag.KinkError:

@@ -1,4 +1,4 @@
-"""Streams: reproducible, independent, and indifferent to how a batch is cut."""
+"""Streams: reproducible, and independent of each other and of how a batch is split."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def test_a_stream_is_a_name_not_a_state():
     np.testing.assert_array_equal(stream.generator().random(5), stream.generator().random(5))
 
 
-def test_the_numbers_stay_the_same_for_ever():
+def test_the_numbers_never_change():
     """Resuming a run with a later version must draw the same masks: these values may never change."""
     values = Stream(seed=7, purpose="dropout", step=2, sample=3).uniform((2, 3)) * 2**24
     assert values.astype(int).tolist() == [[4501974, 6815648, 2653105], [8279080, 1624921, 6352315]]
@@ -25,8 +25,8 @@ def test_each_part_of_the_key_matters(other):
     assert not (Stream(0, "a").uniform((8, 50)) == other.uniform((8, 50))).any()
 
 
-def test_batches_can_be_cut_anywhere():
-    stream = Stream(3, "cut", step=5)
+def test_batches_can_be_split_anywhere():
+    stream = Stream(3, "split", step=5)
     whole = stream.uniform((7, 2, 3))
     pieces = [stream.at(sample=i).uniform((n, 2, 3)) for i, n in ((0, 2), (2, 4), (6, 1))]
     np.testing.assert_array_equal(np.concatenate(pieces), whole)
@@ -43,7 +43,7 @@ def test_uniform_is_uniform():
     assert np.abs(rows - np.eye(50)).max() < 0.2
 
 
-def test_dropout_keeps_the_mean_and_drops_the_rate():
+def test_dropout_keeps_the_mean_and_drops_at_the_rate():
     x = np.ones((50, 400), np.float32)
     y = ops.dropout(x, 0.3, Stream(0)).numpy()
     assert set(np.unique(y)) == {np.float32(0), np.float32(1 / 0.7)}

@@ -1,7 +1,7 @@
-"""Graphs that grow at random, held against an oracle of plain numbers: reverse mode over scalars in thirty lines.
+"""Random graphs, compared with an oracle: reverse mode over plain scalars in thirty lines.
 
-hypothesis picks the operations and which earlier results they use, so diamonds, dead ends, values used many times,
-detached parts and second backwards all occur, in combinations nobody would write down.
+hypothesis picks the operations and their inputs, so diamonds, dead ends, values used many times, detached parts and
+repeated backwards all occur, in combinations nobody would write down.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from autograd import Tensor, ops
 
 
 class Number:
-    """A scalar with its derivative by every parent: the textbook, nothing shared with the engine."""
+    """A scalar with its derivative with respect to every parent, as in a textbook; shares nothing with the engine."""
 
     def __init__(self, value: float, parents: tuple[tuple[Number, float], ...] = ()) -> None:
         self.value = value
         self.parents = parents
 
     def gradients(self) -> dict[int, float]:
-        """d(self)/d(number) by id, from a recursive ordering."""
+        """d(self)/d(number) by id, in a recursively found topological order."""
         order: list[Number] = []
         seen: set[int] = set()
 
@@ -49,14 +49,14 @@ def numbers(values: np.ndarray) -> list[Number]:
 
 
 class RandomGraph(RuleBasedStateMachine):
-    """Each node is a Tensor of shape (2,) beside two Numbers."""
+    """Each node is a Tensor of shape (2,) and its two Numbers."""
 
     nodes = Bundle("nodes")
 
     def __init__(self) -> None:
         super().__init__()
         self.leaves: list[tuple[Tensor, list[Number]]] = []
-        self.expected: dict[int, np.ndarray] = {}  # what .grad must hold, by id of the leaf
+        self.expected: dict[int, np.ndarray] = {}  # expected .grad, by id of the leaf
 
     def make(self, tensor, twins):
         np.testing.assert_allclose(tensor.numpy(), [n.value for n in twins], rtol=1e-9, atol=1e-12)
@@ -93,7 +93,7 @@ class RandomGraph(RuleBasedStateMachine):
         for a, b in pairs:
             da, db = slopes(a.value, b.value)
             twins.append(Number(apply(a.value, b.value), ((a, da), (b, db))))
-        # keep values in a range where numbers compare well
+        # keep values in a range where they compare well
         return self.make(*self.bounded(getattr(ops, kind)(x[0], y[0]), twins))
 
     def bounded(self, tensor, twins):
@@ -103,7 +103,7 @@ class RandomGraph(RuleBasedStateMachine):
 
     @rule(target=nodes, x=nodes)
     def crossed(self, x):
-        """Indexing and concatenation: the two values change places."""
+        """Indexing and concatenation: swap the two values."""
         tensor, (first, second) = x
         joined = ops.concat([tensor[1:], tensor[:1]])
         return self.make(joined, [Number(second.value, ((second, 1.0),)), Number(first.value, ((first, 1.0),))])

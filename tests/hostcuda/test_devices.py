@@ -99,7 +99,7 @@ def test_a_graph_over_both(cp):
     np.testing.assert_allclose(x.grad.numpy(), np.exp(x.numpy()) + 18 * np.exp(2 * x.numpy()), rtol=1e-5)
     with pytest.raises(ValueError, match="add: all Tensors must be on one device, got cuda:0, cuda:1"):
         y + z
-    with pytest.raises(ValueError, match="an array on cuda:1 met a Tensor on cuda:0; move one of them"):
+    with pytest.raises(ValueError, match="the array is on cuda:1 but the Tensor on cuda:0; move one of them"):
         y + z.data
 
 
@@ -133,7 +133,7 @@ def test_anomalies_are_looked_for_where_they_are(cp):
     with ag.detect_anomaly():
         there = x.to("cuda:0").to("cuda:1")
         there.to("cuda:0").backward(np.ones(2))
-        with pytest.raises(ag.AnomalyError, match="log: forward made -Inf"):
+        with pytest.raises(ag.AnomalyError, match="log: forward produced -Inf"):
             (there > 5).astype("float32").log()
     assert x.grad.numpy().tolist() == [1, 1]
 

@@ -39,7 +39,7 @@ def test_devices_do_not_mix(cp):
     here, there = Tensor([1.0]), Tensor([1.0]).to("cuda")
     with pytest.raises(ValueError, match=r"add: all Tensors must be on one device, got cpu, cuda:0"):
         here + there
-    with pytest.raises(ValueError, match="an array on cuda:0 met a Tensor on cpu; move one of them"):
+    with pytest.raises(ValueError, match="the array is on cuda:0 but the Tensor on cpu; move one of them"):
         here + there.data
     assert (there + np.ones(1)).device == "cuda:0"
 

@@ -58,7 +58,7 @@ def test_report(pool, cp, monkeypatch):
     with pytest.raises(MemoryError) as caught:
         cp.zeros(11 * MB, "int8")
     assert cuda.is_out_of_memory(caught.value)
-    cuda.give_memory_back(caught.value)
+    cuda.free_memory(caught.value)
     assert cuda.memory("cuda").held == cuda.memory("cuda").used == x.nbytes
 
 
