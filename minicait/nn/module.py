@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from autograd import Tensor, random
-from autograd.backend import FLOATS, to_device, on_device_of
+from autograd.backend import FLOATS, on_device_of, to_device
 
 
 class Parameter(Tensor):
