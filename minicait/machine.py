@@ -79,6 +79,12 @@ def keep_freed_memory() -> None:
             mallopt(M_TRIM_THRESHOLD, 1 << 30)
 
 
+def return_freed_memory() -> None:
+    """Ask glibc's allocator to return all freed memory to the system, once: before a fork, which would inherit it."""
+    with suppress(OSError, AttributeError):  # not glibc
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
 def blas_threads(count: int) -> AbstractContextManager[Any]:
     """Limit matrix products inside the block to `count` threads: one each, where threads run around them."""
     return _blas().limit(limits=count, user_api="blas")
@@ -90,19 +96,19 @@ def _blas() -> ThreadpoolController:
 
 
 def peak_megabytes() -> float | None:
-    """Peak memory of this process, plus what its forked children do not share with it; None where it is unknown."""
+    """Peak memory of this process and its forked children, shared pages counted once; None where it is unknown."""
     if sys.platform != "linux":
         if resource is None:
             return None
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
     try:  # on Linux, getrusage includes what the process had before it became this program
-        megabytes = _kilobytes("/proc/self/status", "VmHWM") / 2**10
-        for process in multiprocessing.active_children():  # they keep freed memory, so current use is peak use
-            rollup = f"/proc/{process.pid}/smaps_rollup"
-            megabytes += sum(_kilobytes(rollup, name) for name in ("Private_Clean", "Private_Dirty")) / 2**10
+        released = _kilobytes("/proc/self/status", "VmHWM") - _kilobytes("/proc/self/status", "VmRSS")
+        # Pss divides a page by the number of processes that share it; children keep freed memory, so their use now is
+        # their peak
+        processes = ["self", *(str(process.pid) for process in multiprocessing.active_children())]
+        return (released + sum(_kilobytes(f"/proc/{process}/smaps_rollup", "Pss") for process in processes)) / 2**10
     except (OSError, StopIteration):  # a sandbox that hides it, or a process that has just ended
         return None
-    return megabytes
 
 
 def _kilobytes(path: str, name: str) -> int:

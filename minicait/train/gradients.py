@@ -23,7 +23,7 @@ import autograd as ag
 from autograd import Tensor, modes, random
 from autograd.backend import Array, array_module, constant
 
-from ..machine import blas_threads, cpu_count
+from ..machine import blas_threads, cpu_count, return_freed_memory
 from ..models.model import Model, outputs_of
 from ..nn import Module
 from ..nn.record import is_recorded
@@ -81,8 +81,13 @@ class State:
         self.layout = Layout.of(
             {name: p.shape for name, p in self.learned.items()}, getattr(model, "no_decay", frozenset())
         )
-        self.like = next(iter(self.learned.values())).data if self.learned else np.empty(0, np.float32)
+        self.kind = self.like.dtype, model.device
         self.buffers: dict[tuple[int, int], Flat] = {}  # by worker and number
+
+    @property
+    def like(self) -> Array:
+        """An array of the dtype and device of the weights."""
+        return next(iter(self.learned.values())).data
 
     def buffer(self, worker: int, number: int) -> Flat:
         if (worker, number) not in self.buffers:
@@ -161,18 +166,15 @@ class Gradients:
             flat_parameters(self.model).move()
 
     def _state(self) -> State:
-        """The state, made anew if parameters were added, frozen or replaced by others."""
-        parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
-        if not parameters:
+        """The state, made anew if parameters were added, frozen, converted or moved to another device."""
+        learned = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        if not learned:
             raise ValueError("value_and_grad: none of the model's parameters requires grad")
-        old = self.state
-        if old is None or any(old.learned.get(name) is not p for name, p in parameters.items()) or (
-            len(old.learned) != len(parameters) or _kind(old.like) != _kind(next(iter(parameters.values())).data)
-        ):  # fmt: skip
+        old, kind = self.state, (next(iter(learned.values())).dtype, self.model.device)
+        if old is None or old.kind != kind or list(map(id, old.learned.values())) != list(map(id, learned.values())):
             self.close()
-            self.state = State(self.model)
-        assert self.state is not None
-        return self.state
+            self.state = old = State(self.model)
+        return old
 
     def _arrays(self, state: State, images: Any, targets: dict[str, Any]) -> tuple[Array, dict[str, Array]]:
         def beside(x: Any) -> Array:
@@ -219,6 +221,7 @@ class Gradients:
                 shared[...] = buffer.data
                 buffer.data = shared
             state.share_buffers(self.threads)
+            return_freed_memory()
             self.processes = Processes(self.threads, state, tensors)
         return self.processes
 
@@ -294,7 +297,3 @@ def _pickles(objective: Objective) -> bool:
     except Exception:
         return False
     return True
-
-
-def _kind(array: Array) -> tuple[Any, ...]:
-    return type(array), array.dtype, getattr(array, "device", None)
