@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..files.atomic import atomic, write_text
 from ..models.cait import CaiT
 from .attention import saliency
 from .block_graph import block_graph
@@ -21,17 +22,18 @@ def write_report(
     inside: Inside, path: Path, title: str, graph: str, png: bool = False, numbers: bool = False
 ) -> list[Path]:
     """report.html; with `png` report-saliency-1.png and so on, with `numbers` report.json. Returns what was written."""
-    path.write_text(report(inside, title, graph), encoding="utf-8")
+    write_text(path, report(inside, title, graph))
     written = [path]
     if png:
         for name, picture in pictures(inside):
             written.append(path.with_name(f"{path.stem}-{name}.png"))
-            picture.save(written[-1])
+            with atomic(written[-1]) as unfinished:
+                picture.save(unfinished, "PNG")
         written.append(path.with_name(f"{path.stem}-block.svg"))
-        written[-1].write_text(graph, encoding="utf-8")
+        write_text(written[-1], graph)
     if numbers:
         written.append(path.with_suffix(".json"))
-        written[-1].write_text(json.dumps(as_numbers(inside, title), ensure_ascii=False), encoding="utf-8")
+        write_text(written[-1], json.dumps(as_numbers(inside, title), ensure_ascii=False))
     return written
 
 

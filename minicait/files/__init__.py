@@ -7,4 +7,5 @@ pretrained   a trained model from its weights
 published    the authors' weights, downloaded
 download     downloads that resume
 archive      .tgz from strangers, unpacked safely
+atomic       files that are complete or not there at all
 """

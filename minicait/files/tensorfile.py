@@ -7,13 +7,14 @@ maps the file into memory: a large model would count twice.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import save_file
+
+from .atomic import atomic
 
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "U8": "u1", "BOOL": "?"}
 MAX_HEADER = 100_000_000  # bytes; the format's own limit
@@ -60,22 +61,18 @@ def open_tensors(path: Path) -> TensorFile:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
-    """Write a file under a temporary name, bring it to the disk, and only then give it its own name."""
-    unfinished = path.with_name(f".{path.name}.tmp")
+    """Write a file atomically."""
+    contiguous = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
     try:
-        unfinished.touch()
-        usual = unfinished.stat().st_mode  # the library would make it readable by its owner only
-        save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, unfinished, dict(metadata))
-        unfinished.chmod(usual)
-        with unfinished.open("rb") as written:
-            os.fsync(written.fileno())
-        unfinished.replace(path)
+        with atomic(path) as unfinished:
+            unfinished.touch()
+            mode = unfinished.stat().st_mode  # save_file would make it readable by its owner only
+            save_file(contiguous, unfinished, dict(metadata))
+            unfinished.chmod(mode)
+    except OSError:
+        raise
     except Exception as error:
-        if isinstance(error, OSError):
-            raise
         raise OSError(f"{path.name} could not be written: {error}") from error
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def from_bfloat16(halves: np.ndarray) -> np.ndarray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import os
 import re
 import textwrap
 import time
@@ -12,6 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
+
+from ..files.atomic import write_text
 
 OK, DIFFERS, FAILED, NOT_RUN = "ok", "differs", "failed", "not run"
 NAME, WIDTH = 20, 100  # of the first column, and of the table in the file
@@ -119,12 +120,6 @@ def write(path: Path, text: str) -> None:
             with path.open("w", encoding="utf-8") as file:
                 file.write(text)
             return
-        path = Path(os.path.realpath(path))
-        unfinished = path.with_name(f".{path.name}.tmp")
-        try:
-            unfinished.write_text(text, encoding="utf-8")
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        write_text(path, text)
     except OSError as error:
         raise ValueError(f"--out {path} cannot be written: {error.strerror}") from error
