@@ -77,7 +77,7 @@ def _split(folder: ImageFolder, fraction: float | None) -> tuple[ImageFolder, Im
     if fraction is None:
         return folder, folder
     if not 0 < fraction < 1:
-        raise ValueError(f"the part that is kept for validation must be between 0 and 1, got {fraction}")
+        raise ValueError(f"val_fraction must be between 0 and 1, got {fraction}")
     train, val = [], []
     for label, name in enumerate(folder.folders):
         own = sorted((s for s in folder.samples if s[1] == label), key=lambda s: _rank(folder.root, s[0]))

@@ -95,9 +95,11 @@ class Loader:
         threads: int | None = None,
         skip_bad: bool = False,
     ) -> None:
-        if batch_size < 1 or len(dataset) < (batch_size if training else 1):
-            most = f"choose --batch-size {len(dataset)} or less" if len(dataset) else "there must be some"
-            raise ValueError(f"a batch of {batch_size} cannot be made from {len(dataset)} images: {most}")
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        if len(dataset) < (batch_size if training else 1):
+            hint = f"batch_size must be at most {len(dataset)}" if len(dataset) else "the dataset is empty"
+            raise ValueError(f"a batch of {batch_size} cannot be made from {len(dataset)} images: {hint}")
         self.dataset, self.batch_size, self.training, self.seed = dataset, batch_size, training, seed
         self.transform, self.repeats, self.skip_bad = transform, repeats, skip_bad
         self.threads = cpu_count() if threads is None else threads

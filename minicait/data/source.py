@@ -32,7 +32,7 @@ class Source:
         for name in ("train_images", "val_images", "keep_side"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int) and value >= 1):
-                raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+                raise ValueError(f"{name} must be at least 1, got {value}")
 
     @property
     def name(self) -> str:
@@ -42,7 +42,7 @@ class Source:
     def open(self, side: int, seed: int = 0, crop_ratio: float = 1.0) -> Images:
         """For a model that takes images of this side; shapes are drawn so large, others are what they are."""
         if self.keep_side is not None and self.keep_side < side:
-            raise ValueError(f"--keep-side {self.keep_side} is smaller than the {side} pixels that the model takes")
+            raise ValueError(f"keep_side={self.keep_side} is smaller than the {side} pixels that the model takes")
         if self.data == "shapes":
             counts = self.train_images or 6000, self.val_images or 500
             train = Shapes(counts[0], side, seed, self.difficulty)

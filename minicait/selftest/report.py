@@ -101,11 +101,11 @@ def without_names(text: str) -> str:
 def check_out(path: Path) -> None:
     """What is wrong with the name of a file is told before any work is done."""
     if str(path) == "-":
-        raise ValueError("--out - : the table is printed anyway; give the name of a file")
+        raise ValueError("the table is printed anyway: give the name of a file instead of -")
     if path.is_dir():
-        raise ValueError(f"--out {path} is a folder: give the name of a file")
+        raise ValueError(f"{path} is a folder: give the name of a file")
     if not path.parent.is_dir():
-        raise ValueError(f"--out {path}: there is no folder {path.parent}")
+        raise ValueError(f"{path} cannot be written: there is no folder {path.parent}")
 
 
 def is_stream(path: Path) -> bool:
@@ -122,4 +122,4 @@ def write(path: Path, text: str) -> None:
             return
         write_text(path, text)
     except OSError as error:
-        raise ValueError(f"--out {path} cannot be written: {error.strerror}") from error
+        raise ValueError(f"{path} cannot be written: {error.strerror}") from error

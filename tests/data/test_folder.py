@@ -78,7 +78,7 @@ def test_bad_folders(tmp_path):
     fill(tmp_path / "x/dog", "a.png")
     refused("dog has one image; to split a class, it needs at least two")
     fill(tmp_path / "x/dog", "b.png")
-    refused("must be between 0 and 1, got 1.5", fraction=1.5)
+    refused("val_fraction must be between 0 and 1, got 1.5", fraction=1.5)
     assert [len(part) for part in train_and_val(tmp_path / "x")] == [2, 2]
     fill(tmp_path / "y/train/cat", "a.png")
     fill(tmp_path / "y/train/dog", "a.png")
@@ -107,7 +107,7 @@ def test_sources(tmp_path):
     assert print_ == source.open(4).fingerprint != Source(str(tmp_path / "my photos")).open(32).fingerprint
     shapes = Source(train_images=3).open(16, seed=2)
     assert len(shapes.train) == 3 and len(shapes.val) == 500 and shapes.train[0][0].shape == (16, 16, 3)
-    with pytest.raises(ValueError, match="--train-images must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"^train_images must be at least 1, got 0$"):
         Source(train_images=0)
 
 
