@@ -70,13 +70,13 @@ def test_bad_folders(tmp_path):
 
     refused("there is no folder .*x")
     (tmp_path / "x").mkdir()
-    refused("for each of at least two classes, and has none")
+    refused("must contain a folder of images for each class, at least 2, but has none")
     fill(tmp_path / "x/cat", "a.png", "b.png")
-    refused("for each of at least two classes, and has only cat")
+    refused("must contain a folder of images for each class, at least 2, but has only cat")
     (tmp_path / "x/dog").mkdir()
     refused(r"dog has no images \(\.jpg")
     fill(tmp_path / "x/dog", "a.png")
-    refused("dog has one image; to split a class, it needs at least two")
+    refused("dog has one image; splitting a class needs at least two")
     fill(tmp_path / "x/dog", "b.png")
     refused("val_fraction must be between 0 and 1, got 1.5", fraction=1.5)
     assert [len(part) for part in train_and_val(tmp_path / "x")] == [2, 2]
@@ -84,7 +84,7 @@ def test_bad_folders(tmp_path):
     fill(tmp_path / "y/train/dog", "a.png")
     fill(tmp_path / "y/val/owl", "a.png")
     fill(tmp_path / "y/val/cat", "a.png")
-    refused("val has classes that .*train has not: owl", tmp_path / "y")
+    refused("val has classes that are missing from .*train: owl", tmp_path / "y")
 
 
 def test_a_class_may_be_called_train(tmp_path):

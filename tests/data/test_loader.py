@@ -151,7 +151,7 @@ def test_damaged_images_can_be_left_out(damaged):
     same(first, list(Loader(train, 7, True, transform=training(ALL, 16), skip_bad=True, threads=1).epoch(0)))
     for path, _ in train.samples:
         path.write_bytes(b"")
-    with pytest.raises(BadImageError, match="not one of the images can be read"):
+    with pytest.raises(BadImageError, match="none of the images can be read"):
         next(loader.epoch(0))
 
 

@@ -140,7 +140,7 @@ def test_count_probability_and_magnitude_can_be_chosen(applied):
     magnitudes = [magnitude for _, magnitude, _ in applied]
     assert len(applied) == 150 and min(magnitudes) == 0 < max(magnitudes) < 3
     applied.clear()
-    rand_augment(IMAGE, rng, magnitude=4, deviation=0, count=20, probability=1)
+    rand_augment(IMAGE, rng, magnitude=4, magnitude_std=0, count=20, probability=1)
     assert {magnitude for _, magnitude, _ in applied} == {4} and len({name for name, *_ in applied}) < 20  # some twice
     applied.clear()
     rand_augment(IMAGE, rng, count=50, probability=0)
