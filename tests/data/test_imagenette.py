@@ -15,7 +15,7 @@ from PIL import Image
 
 from minicait.data import imagenet_classes
 from minicait.data.imagenette import ARCHIVES, CLASSES, Archive, imagenette
-from minicait.files.archive import _write
+from minicait.files.archive import _extract_member
 from minicait.files.download import DownloadError
 from tests.local_server import local_server
 
@@ -139,10 +139,10 @@ def test_interrupted_unpacking_leaves_no_folder_and_the_archive(server, cache, m
         assert names_in(cache) == sorted([f"{NAME}.tgz", folder.name])
         if len(seen) == len(PICTURES) // 2:
             raise interruption
-        _write(tar, member, folder)
+        _extract_member(tar, member, folder)
 
     with monkeypatch.context() as patched:
-        patched.setattr("minicait.files.archive._write", stop_in_the_middle)
+        patched.setattr("minicait.files.archive._extract_member", stop_in_the_middle)
         with pytest.raises((KeyboardInterrupt, DownloadError)) as caught:
             imagenette()
     if isinstance(interruption, OSError):

@@ -47,7 +47,7 @@ def test_a_malicious_file_is_refused_and_does_not_run(tmp_path, function, named)
     path = tmp_path / "evil.pth"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("evil/data.pkl", pickle.dumps({"model": {"cls_token": payload}}))
-    with pytest.raises(UnsafeFileError, match=rf"evil.pth is refused: it asks for ({named}), and only tensors"):
+    with pytest.raises(UnsafeFileError, match=rf"evil.pth is refused: it asks for ({named}), but only tensors"):
         minicait.load_weights(CaiT(**SMALL), path)
     assert not proof.exists()
     pickle.loads(pickle.dumps(payload))  # the same bytes, read in the usual way
