@@ -11,7 +11,7 @@ from ..models.cait import CaiT
 
 
 def block_graph(model: CaiT) -> Svg:
-    """Of the first block of `model`."""
+    """Draw the graph of the first block of a model."""
     rows, columns = (side // model.config["patch_size"] for side in model.config["img_size"])
     patches = Tensor(np.zeros((1, rows * columns, model.config["dim"]), model.pos_embed.dtype), requires_grad=True)
     block = model.blocks[0] if model.blocks else model.blocks_token_only[0]

@@ -1,4 +1,4 @@
-"""Reports on disk: the page, and if asked for, its pictures and its numbers beside it."""
+"""Reports on disk: the page and, on request, its pictures and numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .report import report, rounded
 def write_report(
     inside: Inside, path: Path, title: str, graph: str, png: bool = False, numbers: bool = False
 ) -> list[Path]:
-    """report.html; with `png` report-saliency-1.png and so on, with `numbers` report.json. Returns what was written."""
+    """Write report.html; with `png` also report-saliency-1.png etc., with `numbers` report.json. Return the paths."""
     write_text(path, report(inside, title, graph))
     written = [path]
     if png:
@@ -40,7 +40,7 @@ def write_report(
 def write_reports(
     model: CaiT, images: Sequence[np.ndarray], titles: Sequence[str], classes: Sequence[str], path: Path
 ) -> list[Path]:
-    """One for each image (H, W, 3) in uint8: report-1.html, report-2.html and so on."""
+    """Write report-1.html, report-2.html and so on, one for each image (H, W, 3) in uint8."""
     graph = block_graph(model)
     return [
         write_report(look(model, image, classes), numbered(path, i), title, graph)[0]
@@ -53,7 +53,7 @@ def numbered(path: Path, number: int) -> Path:
 
 
 def as_numbers(inside: Inside, title: str) -> dict[str, Any]:
-    """All of the report but for self-attention, of which there is too much: that of the patch which is shown first."""
+    """Return the numbers of the report; of self-attention, only that of the patch that is shown first."""
     rows, columns = inside.grid
     guesses = [{"class": inside.classes[i], "index": i, "probability": float(inside.probabilities[i])}
                for i in inside.best]  # fmt: skip

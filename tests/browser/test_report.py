@@ -63,18 +63,18 @@ FIRST = "[data-kind=class][data-layer='0'][data-head='0']"
 
 
 def test_maps_have_the_colours_of_the_numbers(page, inside):
-    from minicait.explain.colours import SIGNED, around_zero, coloured, stretched
+    from minicait.explain.colours import DIVERGING, colourise, rescale, rescale_around_zero
 
     _, seen = inside
     drawn = np.reshape(page.run(PIXELS, FIRST), (4, 4, 4))
-    np.testing.assert_allclose(drawn[..., :3], coloured(stretched(seen.class_attention[0, 0])), atol=3)
+    np.testing.assert_allclose(drawn[..., :3], colourise(rescale(seen.class_attention[0, 0])), atol=3)
     drawn = np.reshape(page.run(PIXELS, "[data-head=mean][data-layer='1']"), (4, 4, 4))
-    np.testing.assert_allclose(drawn[..., :3], coloured(stretched(seen.class_attention[1].mean(axis=0))), atol=3)
+    np.testing.assert_allclose(drawn[..., :3], colourise(rescale(seen.class_attention[1].mean(axis=0))), atol=3)
     before, after = (maps[0, 0, seen.start].reshape(4, 4) for maps in (seen.before, seen.after))
     drawn = np.reshape(page.run(PIXELS, BEFORE), (4, 4, 4))[..., :3]
-    np.testing.assert_allclose(drawn, coloured(stretched(before)), atol=6)
+    np.testing.assert_allclose(drawn, colourise(rescale(before)), atol=6)
     drawn = np.reshape(page.run(PIXELS, AFTER), (4, 4, 4))[..., :3]
-    np.testing.assert_allclose(drawn, coloured(around_zero(after), SIGNED), atol=6)
+    np.testing.assert_allclose(drawn, colourise(rescale_around_zero(after), DIVERGING), atol=6)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from minicait.cli import main
 from minicait.data.picture import normalise
 from minicait.explain import block_graph, look, report, write_report
 from minicait.explain.charts import charts
-from minicait.explain.colours import SIGNED, around_zero, coloured
+from minicait.explain.colours import DIVERGING, colourise, rescale_around_zero
 from minicait.explain.packing import STEPS, pack, unpack
 from minicait.explain.pictures import saliency_picture
 from minicait.files.tensorfile import write_tensors
@@ -155,9 +155,9 @@ def test_numbers_in_the_page(inside):
 def test_a_logarithmic_scale_has_powers_of_ten(inside, ratios, ticks):
     branches = [b._replace(ratio=ratios[i % 2]) for i, b in enumerate(inside.branches)]
     marks = charts(replace(inside, branches=branches))[1].marks
-    assert [mark.text for mark in marks if mark.kind == "text" and mark.places[2] == 1] == ticks
-    lines = [mark.places[1] for mark in marks if mark.kind == "rule"]
-    dots = [mark.places[1] for mark in marks if mark.kind == "dot"]
+    assert [mark.text for mark in marks if mark.kind == "text" and mark.coordinates[2] == 1] == ticks
+    lines = [mark.coordinates[1] for mark in marks if mark.kind == "rule"]
+    dots = [mark.coordinates[1] for mark in marks if mark.kind == "dot"]
     assert min(lines) - 0.1 <= min(dots) <= max(dots) <= max(lines) + 0.1
     np.testing.assert_allclose(np.diff(lines), lines[1] - lines[0])
 
@@ -210,9 +210,9 @@ def test_a_model_without_self_attention(image):
 
 def test_signs_have_colours():
     """0 is white, whatever the least and the largest are."""
-    low, none, high = coloured(around_zero(np.array([-2.0, 0, 1])), SIGNED).astype(int)
+    low, none, high = colourise(rescale_around_zero(np.array([-2.0, 0, 1])), DIVERGING).astype(int)
     assert low[2] > low[0] + 100 and high[0] > high[2] + 100 and none.tolist() == [248] * 3
-    assert (coloured(around_zero(np.zeros(3)), SIGNED) == 248).all()
+    assert (colourise(rescale_around_zero(np.zeros(3)), DIVERGING) == 248).all()
 
 
 def test_saliency_is_the_grey_image_times_the_map(inside):
