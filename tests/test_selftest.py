@@ -17,7 +17,7 @@ from minicait.bench import Job, Measured
 from minicait.cli import main, options
 from minicait.cli import selftest as command
 from minicait.selftest import machine, parts, speed, training
-from minicait.selftest.report import OK, Finding, Part, table, without_names
+from minicait.selftest.report import OK, Finding, Part, anonymise, table
 from tests import stand_in_cupy
 
 
@@ -235,12 +235,12 @@ def test_the_file_does_not_tell_whose_it_is(monkeypatch):
         ("/scratch/jane/run", "/scratch/USER/run"),
         ("no jane in paths", "no jane in paths"),
     ]:
-        assert without_names(text) == want
+        assert anonymise(text) == want
 
 
 def test_the_machine_is_told_without_names(monkeypatch):
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
-    finding = machine.look("cpu")
+    finding = machine.describe("cpu")
     told = dict(re.split(r": +", line, maxsplit=1) for line in finding.lines)
     assert told["numpy"] == np.__version__ and told["tested on"] == "cpu" and "CPUs" in told["CPU"]
     assert "/" not in told["BLAS"] and machine.version(12090) == "12.9"

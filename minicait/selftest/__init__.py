@@ -30,7 +30,7 @@ def parts(device: str, quick: bool = False) -> list[Part]:
     rows = f"{min(kernels.LENGTHS)} to {max(kernels.LENGTHS)}"
     leave_out = partial(not_run, "skipped in a quick self-test")
     return [
-        Part("machine", "what this is", partial(machine.look, device)),
+        Part("machine", "what this is", partial(machine.describe, device)),
         Part("gradients", "every operation's gradient against differences of its value, NumPy", operations.gradients),
         Part("operations", f"{len(CASES)} cases in {dtypes}, value and gradients: {pair}",
              partial(operations.values, device)),
