@@ -1,4 +1,4 @@
-"""Folders of images: which class, which half, and what is wrong with a folder."""
+"""Image folders: classes, the split into training and validation, and errors."""
 
 import sys
 
@@ -36,9 +36,9 @@ def test_one_folder_is_split_by_names(tmp_path, below):
     for name, count in (("cat", 20), ("dog", 3)):
         fill(tmp_path / "photos" / below / name, *(f"{i}.png" for i in range(count)))
     train, val = train_and_val(tmp_path / "photos", 0.2)
-    assert [sum(label == i for _, label in val.samples) for i in (0, 1)] == [4, 1]  # of every class its part
+    assert [sum(label == i for _, label in val.samples) for i in (0, 1)] == [4, 1]  # a fifth of every class
     assert not set(names(train)) & set(names(val)) and len(train) + len(val) == 23
-    assert names(train_and_val(tmp_path / "photos", 0.2)[1]) == names(val)  # and always the same
+    assert names(train_and_val(tmp_path / "photos", 0.2)[1]) == names(val)  # deterministic
     fill(tmp_path / "photos" / below / "cat", "new.png")
     assert len(set(names(train_and_val(tmp_path / "photos", 0.2)[1])) & set(names(val))) >= len(val) - 1
 
