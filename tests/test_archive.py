@@ -1,4 +1,4 @@
-"""Archives that are fine, that are broken, and that want to write where they should not."""
+"""Archives that are fine, damaged, or try to write outside the folder."""
 
 import gzip
 import io
@@ -38,7 +38,7 @@ def good_tar(**options):
 
 
 def unpacked(tmp_path, tgz, limit=PLENTY):
-    """{path: content} of the files that a .tgz with these bytes leaves."""
+    """Unpack a .tgz with these bytes and return {path: content}."""
     (tmp_path / "it.tgz").write_bytes(tgz)
     extract(tmp_path / "it.tgz", tmp_path / "out", limit)
     return files_below(tmp_path / "out")
@@ -68,7 +68,7 @@ def test_of_two_members_with_one_name_the_last_counts_as_it_does_for_tar(tmp_pat
 @pytest.mark.skipif(sys.platform == "win32", reason="has no such permissions")
 def test_permissions_and_owners_are_not_taken_over(tmp_path):
     private = {"mode": 0o6777, "uid": 12345, "gid": 12345, "mtime": 1}
-    folder = member("folder", kind=tarfile.DIRTYPE, **private | {"mode": 0})  # which nobody could enter
+    folder = member("folder", kind=tarfile.DIRTYPE, **private | {"mode": 0})  # nobody could enter it
     unpacked(tmp_path, gzip.compress(tar_of(folder, member("folder/file", b"x", **private))))
     (tmp_path / "usual").write_bytes(b"x")
     made, usual = (tmp_path / "out/folder/file").stat(), (tmp_path / "usual").stat()
@@ -145,7 +145,7 @@ def test_an_archive_that_was_truncated_before_it_was_compressed_is_refused(tmp_p
 
 @pytest.mark.parametrize("content", [NOISE, b"".join(b"%d, " % i for i in range(5000))])
 def test_a_flipped_bit_is_noticed_wherever_it_is(tmp_path, content):
-    """In what cannot be compressed, by the checksum at the end; elsewhere, also by what does not make sense."""
+    """In incompressible data by the checksum at the end, elsewhere also by invalid codes."""
     tgz = gzip.compress(tar_of(member("a", content), member("b", content)), mtime=0)
     for place in [0, *range(10, len(tgz), 997), len(tgz) - 8, len(tgz) - 1]:
         damaged = bytearray(tgz)
@@ -157,7 +157,7 @@ def test_a_flipped_bit_is_noticed_wherever_it_is(tmp_path, content):
 def test_a_damaged_header_is_not_taken_for_the_end(tmp_path):
     tar = bytearray(good_tar())
     place = tar.index(b"top/deep/block")
-    tar[place] ^= 1  # the header's own checksum is wrong then
+    tar[place] ^= 1  # invalidates the header's own checksum
     with pytest.raises(ValueError, match="a header in the middle of it cannot be read"):
         unpacked(tmp_path, gzip.compress(bytes(tar)))
 

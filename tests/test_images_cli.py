@@ -195,8 +195,9 @@ def test_whoever_doubts_an_error_can_see_where_it_comes_from(monkeypatch):
     ("options", "sentence"),
     [
         (["--data", "nowhere"], "there is no folder"),
-        (["--data", "{photos}", "--batch-size", "100"], "a batch of 100 cannot be made from 36 images"),
-        (["--data", "{photos}", "--val-fraction", "0"], "must be between 0 and 1, got 0"),
+        (["--data", "{photos}", "--batch-size", "100"],
+         "a batch of 100 cannot be made from 36 images: --batch-size must be at most 36"),
+        (["--data", "{photos}", "--val-fraction", "0"], "--val-fraction must be between 0 and 1, got 0"),
         (["--data", "{photos}", "--train-images", "0"], "--train-images must be at least 1, got 0"),
         (["--data", "{photos}", "--keep-side", "-3"], "--keep-side must be at least 1, got -3"),
         (["--data", "{photos}", "--weights", "none.safetensors"], "there is no weights file none.safetensors"),
@@ -204,7 +205,7 @@ def test_whoever_doubts_an_error_can_see_where_it_comes_from(monkeypatch):
         (["--data", "{photos}", "--weights", "x.pth", "--preset", "small"], "leave out --preset"),
         (["--data", "{photos}", "--teacher", "none.safetensors"], "there is no weights file none.safetensors"),
     ],
-)
+)  # fmt: skip
 def test_bad_input_is_one_sentence_and_makes_no_folder(options, sentence, photos, tmp_path, capsys):
     filled = [option.format(photos=photos) for option in options]
     assert main(["train", "--device", "cpu", "--epochs", "1", "--out", str(tmp_path / "runs"), *filled]) == 2
@@ -227,9 +228,11 @@ def test_a_teacher_of_other_classes(trained, tmp_path, capsys):
         (["predict", "--weights", "{weights}", "--img-size", "17", "{image}"], "does not divide into patches"),
         (["eval", "--weights", "{weights}", "--data", "nowhere"], "there is no folder nowhere"),
         (["eval", "--weights", "{weights}", "--threads", "0"], "--threads must be at least 1, got 0"),
+        (["eval", "--weights", "{weights}", "--data", "{photos}", "--batch-size", "0"],
+         "--batch-size must be at least 1, got 0"),
         (["eval", "--weights", "{weights}", "--data", "{photos}", "--crop-ratio", "2"], "ratio must be"),
     ],
-)
+)  # fmt: skip
 def test_bad_input_of_eval_and_predict(arguments, sentence, trained, photos, tmp_path, capsys):
     places = {"weights": weights(trained), "empty": tmp_path, "image": photos / "red/0.jpg", "photos": photos}
     assert main([argument.format(**places) for argument in arguments]) == 2

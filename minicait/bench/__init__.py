@@ -47,7 +47,7 @@ class Job:
 
     def __post_init__(self) -> None:
         if self.device == "cpu" and self.precision != "fp32":
-            raise ValueError(f"--precision {self.precision} is for GPUs; a CPU is fastest with fp32")
+            raise ValueError(f"precision={self.precision} is for GPUs; a CPU is fastest with fp32")
 
     def gigaflop(self) -> float:
         """Of the products of matrices in one step; a multiply-add counts as two."""

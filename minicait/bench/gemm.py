@@ -1,4 +1,4 @@
-"""What this machine can do at most: its rate of multiplying matrices, on which the least time of a step follows."""
+"""The machine's throughput of matrix products, which bounds the time of a step from below."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ ROUNDS = 8
 
 
 def gemm_rate(threads: int) -> float:
-    """GFLOP/s of float32 products of large matrices, one on each thread at the same time; the best of some rounds."""
+    """Measure GFLOP/s of large float32 matrix products, one on each thread at a time: the best of several rounds."""
     rng = np.random.default_rng(0)
     operands = [rng.standard_normal((2, SIDE, SIDE), dtype=np.float32) for _ in range(threads)]
     best = 0.0
     with blas_threads(1), ThreadPoolExecutor(threads) as pool:
         for _ in range(ROUNDS):
-            before = time.perf_counter()
+            started = time.perf_counter()
             list(pool.map(lambda pair: [pair[0] @ pair[1] for _ in range(4)], operands))
-            best = max(best, 4 * threads * 2 * SIDE**3 / 1e9 / (time.perf_counter() - before))
+            best = max(best, 4 * threads * 2 * SIDE**3 / 1e9 / (time.perf_counter() - started))
     return best

@@ -1,4 +1,4 @@
-"""Where the time goes: seconds in the forward and backward of each operation, and what they keep between the two."""
+"""Profile of operations: seconds in forward and backward, and bytes kept between the two."""
 
 from __future__ import annotations
 
@@ -25,41 +25,41 @@ class Cost:
 
 @contextmanager
 def profiled(model: Module) -> Iterator[dict[str, Cost]]:
-    """Inside this block, every operation is timed. On one thread, or the waiting of threads would be counted in.
+    """Time every operation inside the block. Use a single thread, or waiting for others is counted, too.
 
-    What operations save of the model's weights is not counted as kept: it is there anyway.
+    Saved weights of the model are not counted as kept, since they exist anyway.
     """
     costs: dict[str, Cost] = defaultdict(Cost)
     weights = {id(p.data) for p in model.parameters()}
     seen: set[int] = set()
-    before = [(cls, name, cls.__dict__[name]) for cls in _operations(Function) for name in ("forward", "backward")
-              if name in cls.__dict__]  # fmt: skip
+    originals = [(cls, name, cls.__dict__[name]) for cls in _operations(Function) for name in ("forward", "backward")
+                 if name in cls.__dict__]  # fmt: skip
 
     def timed(cls: Any, name: str, run: Callable[..., Any]) -> Callable[..., Any]:
         def call(ctx: Any, *args: Any, **kwargs: Any) -> Any:
             cost, started = costs[cls.name], time.perf_counter()
             result = run(ctx, *args, **kwargs)
-            taken = time.perf_counter() - started
+            elapsed = time.perf_counter() - started
             if name == "forward":
                 cost.calls += 1
-                cost.forward += taken
+                cost.forward += elapsed
                 for value in getattr(ctx, "saved", ()):
                     if is_array(value) and id(value) not in seen and id(value) not in weights:
                         seen.add(id(value))
                         cost.kept += value.nbytes
             else:
-                cost.backward += taken
-                seen.clear()  # arrays are freed from here on, and others get their ids
+                cost.backward += elapsed
+                seen.clear()  # backward frees arrays, and new ones reuse their ids
             return result
 
         return call
 
     try:
-        for cls, name, method in before:
+        for cls, name, method in originals:
             setattr(cls, name, staticmethod(timed(cls, name, method.__func__)))
         yield costs
     finally:
-        for cls, name, method in before:
+        for cls, name, method in originals:
             setattr(cls, name, method)
 
 

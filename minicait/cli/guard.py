@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 
@@ -11,6 +12,16 @@ from autograd.cuda import DeviceError
 from ..files.download import DownloadError
 from ..run.signals import Stopped
 from ..train import NotFiniteError
+
+# Parameters of the library that are options of the command line, as errors name them: batch_size=8, batch_size must.
+PARAMETERS = ("batch_size", "crop_ratio", "img_size", "keep_side", "micro_batch", "patch_size", "precision",
+              "train_images", "val_fraction", "val_images")  # fmt: skip
+_NAMED = re.compile(rf"(?<![\w./\\-])({'|'.join(PARAMETERS)})(?:=| (?=must\b))")
+
+
+def in_flags(message: str) -> str:
+    """Replace parameter names by flags: "batch_size=8" becomes "--batch-size 8"."""
+    return _NAMED.sub(lambda found: f"--{found[1].replace('_', '-')} ", message)
 
 
 def guarded(work: Callable[[], int], name: str = "minicait") -> int:
@@ -32,7 +43,7 @@ def guarded(work: Callable[[], int], name: str = "minicait") -> int:
     except (ValueError, NotFiniteError, DownloadError, DeviceError, OSError) as error:
         if os.environ.get("MINICAIT_DEBUG"):
             raise
-        print(f"{name}: {error}", file=sys.stderr)
+        print(f"{name}: {in_flags(str(error))}", file=sys.stderr)
     except MemoryError as error:
         said = str(error) or "try a smaller model"
         said = said if said.startswith("out of memory") else f"out of memory; {said}"

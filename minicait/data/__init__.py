@@ -1,10 +1,10 @@
-"""Data, from a source to a batch.
+"""From images to batches.
 
-source      where images come from: `shapes` are drawn on the spot, `imagenette` is downloaded, `folder` is one's own
-picture     a file as an upright RGB image
-transforms  crops, `randaugment` and `erasing` in training; the middle of the image in evaluation
-loader      batches, prepared on threads; `mixing` blends the images of one
-imagenet    the names of the classes
+source      the images of a run: `shapes` are drawn on the fly, `imagenette` is downloaded, `folder` holds your own
+picture     image files, decoded to upright RGB
+transforms  crops, `randaugment` and `erasing` for training; a centre crop for evaluation
+loader      batches, prepared on threads; `mixing` applies mixup and cutmix to one
+imagenet    ImageNet's class names
 """
 
 from .folder import ImageFolder, train_and_val

@@ -1,4 +1,4 @@
-"""Random erasing (Zhong et al., 2020): a box of the image becomes noise, so that no part of an object is relied on."""
+"""Random erasing (Zhong et al., 2020): a box of noise, so that a model cannot rely on a single part of an object."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def random_erasing(
     area: tuple[float, float] = (0.02, 1 / 3),
     aspect: float = 0.3,
 ) -> None:
-    """Into a normalised image (3, H, W), in place: its pixels have mean 0 and deviation 1, and so does the noise."""
+    """Fill a random box of a normalised image (3, H, W) with standard normal noise, in place."""
     if rng.random() >= probability:
         return
     channels, height, width = image.shape
@@ -30,7 +30,7 @@ def random_erasing(
 def box_to_erase(
     height: int, width: int, rng: np.random.Generator, area: tuple[float, float], aspect: float
 ) -> Box | None:
-    """A part of the image by area, `aspect` to 1 / `aspect` times as high as wide; None where ten did not fit."""
+    """Draw a box by area and height / width in [`aspect`, 1 / `aspect`]; return None if ten draws do not fit."""
     for _ in range(10):
         pixels = rng.uniform(*area) * (height * width)
         proportion = math.exp(rng.uniform(math.log(aspect), math.log(1 / aspect)))

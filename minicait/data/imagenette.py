@@ -1,4 +1,4 @@
-"""Imagenette, ten easy classes of ImageNet in 13,394 photographs: where it is, and how it gets here."""
+"""Imagenette: ten easy classes of ImageNet, 13,394 photographs, downloaded on first use."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from typing import NamedTuple
 from ..files.archive import extract
 from ..files.download import DownloadError, cache_directory, download
 
-HOST = "https://s3.amazonaws.com/fast-ai-imageclas"  # MINICAIT_IMAGENETTE names a mirror
-UNPACKING = "unpacking-"  # what the folders are called in which archives are unpacked
+HOST = "https://s3.amazonaws.com/fast-ai-imageclas"  # overridden by MINICAIT_IMAGENETTE
+UNPACKING = "unpacking-"  # prefix of temporary folders
 DAY = 24 * 60 * 60
 
 
 class Archive(NamedTuple):
-    name: str  # of the folder in it, and of the .tgz
+    name: str  # of the .tgz, and of the folder in it
     size: int
     sha256: str
 
 
-# by the length of the images' shorter side in pixels; `full` are as they are in ImageNet
+# by the shorter side of the images in pixels; `full` has ImageNet's original sizes
 ARCHIVES = {
     "160": Archive("imagenette2-160", 99_003_388, "64d0c4859f35a461889e0147755a999a48b49bf38a7e0f9bd27003f10db02fe5"),
     "320": Archive("imagenette2-320", 341_663_724, "569b4497c98db6dd29f335d1f109cf315fe127053cedf69010d047f0188e158c"),
     "full": Archive("imagenette2", 1_557_161_267, "6cbfac238434d89fe99e651496f0812ebc7a10fa62bd42d6874042bf01de4efd"),
 }
 
-# the folders in train/ and val/ are called by WordNet's numbers; in the order of ImageNet's classes
+# by WordNet ID, the name of the folder in train/ and val/; in ImageNet's order
 CLASSES = {
     "n01440764": "tench",
     "n02102040": "English springer",
@@ -47,7 +47,7 @@ CLASSES = {
 
 
 def imagenette(size: str = "160") -> Path:
-    """The folder with train/ and val/, downloaded to the cache and unpacked unless it is there."""
+    """Return the folder with train/ and val/; download and unpack it into the cache if necessary."""
     if size not in ARCHIVES:
         raise ValueError(f"there is no Imagenette of size {size!r}; the sizes are {', '.join(ARCHIVES)}")
     archive = ARCHIVES[size]
@@ -56,34 +56,34 @@ def imagenette(size: str = "160") -> Path:
     if folder.is_dir():
         return folder
     packed = folder.with_name(f"{archive.name}.tgz")
-    if not packed.is_file() or packed.stat().st_size != archive.size:  # else unpacking was interrupted, earlier
+    if not packed.is_file() or packed.stat().st_size != archive.size:  # otherwise unpacking was interrupted
         host = os.environ.get("MINICAIT_IMAGENETTE", HOST)
         download(f"{host}/{archive.name}.tgz", packed, archive.sha256, archive.size)
     _unpack(packed, folder)
-    with suppress(OSError):  # Windows does not delete what another process is reading, which will do it then
+    with suppress(OSError):  # Windows: another process is reading it, and will delete it
         packed.unlink()
     return folder
 
 
 def _unpack(packed: Path, folder: Path) -> None:
-    """Beside, and renamed at the end, so that a folder under its name is complete."""
-    beside = Path(tempfile.mkdtemp(prefix=UNPACKING, dir=folder.parent))
+    """Unpack into a temporary folder and rename that, so that `folder` is complete whenever it exists."""
+    temporary = Path(tempfile.mkdtemp(prefix=UNPACKING, dir=folder.parent))
     try:
-        extract(packed, beside, limit=2 * packed.stat().st_size)  # JPEG files are compressed already
-        (beside / folder.name).rename(folder)
+        extract(packed, temporary, limit=2 * packed.stat().st_size)  # JPEG files hardly shrink
+        (temporary / folder.name).rename(folder)
     except OSError as error:
-        if not folder.is_dir():  # else another process was faster, and its folder is as good
+        if not folder.is_dir():  # otherwise another process was faster
             raise DownloadError(f"could not unpack {packed}: {error.strerror or error}") from error
     except ValueError as error:
-        packed.unlink(missing_ok=True)  # or it would be found again
+        packed.unlink(missing_ok=True)  # or the next call would find it
         raise DownloadError(f"{error}; it was deleted, try again") from error
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _clear_leftovers(parent: Path) -> None:
-    """Of processes that were killed while unpacking. After a day, for one that is new may be of a process at work."""
+    """Remove what killed processes left behind over a day ago; newer folders may be in use."""
     for left in parent.glob(f"{UNPACKING}*"):
-        with suppress(OSError):  # it is gone already
+        with suppress(OSError):  # already gone
             if time.time() - left.stat().st_mtime > DAY:
                 shutil.rmtree(left, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""Loader: batches in an order that depends on nothing but (seed, epoch), so that any step can be found again.
+"""Loader: batches in an order that depends only on (seed, epoch), so that training can resume at any step.
 
-Images are read and prepared on threads, a batch or two ahead of the one that is asked for. What chance decides about an
-image is drawn from a stream of its own, named by epoch and place, so the threads change nothing.
+Threads read and prepare images a batch or two ahead. Each image has its own random stream, keyed by epoch and position,
+so results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ..machine import cpu_count, in_order
 from .picture import BadImageError, Picture, normalise
 from .transforms import Transform
 
-PIECE = 16  # images that a thread prepares at a time, at most
-AHEAD = 2  # batches
+CHUNK = 16  # images that a thread prepares at a time, at most
+AHEAD = 2  # batches that are prepared in advance
 
 
 class Dataset(Protocol):
-    """Images, as uint8 (H, W, 3) or as Pictures, with their labels, and the names of the classes."""
+    """Images, as uint8 (H, W, 3) or Picture, with their labels, and the class names."""
 
     classes: Any
 
@@ -39,7 +39,7 @@ class Batch(NamedTuple):
 
 
 class InMemory:
-    """A dataset that reads every image once and keeps its pixels, after `prepare` made them smaller."""
+    """A dataset that reads every image once, shrinks it by `prepare`, and keeps the pixels in memory."""
 
     def __init__(self, dataset: Dataset, prepare: Callable[[Image.Image], Image.Image] | None = None) -> None:
         self.dataset, self.prepare, self.classes = dataset, prepare, dataset.classes
@@ -49,7 +49,7 @@ class InMemory:
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
-        if index not in self._kept:  # two threads may both read an image; they find the same
+        if index not in self._kept:  # two threads may read the same image, which is harmless
             image, label = self.dataset[index]
             if isinstance(image, Picture):
                 decoded = image.decode()
@@ -58,30 +58,29 @@ class InMemory:
         return self._kept[index]
 
 
-class Some:
-    """A few images of a dataset."""
+class Subset:
+    """The images of a dataset at `indices`."""
 
-    def __init__(self, dataset: Dataset, places: Sequence[int]) -> None:
-        self.dataset, self.places, self.classes = dataset, places, dataset.classes
+    def __init__(self, dataset: Dataset, indices: Sequence[int]) -> None:
+        self.dataset, self.indices, self.classes = dataset, indices, dataset.classes
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.indices)
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        return self.dataset[self.places[index]]
+        return self.dataset[self.indices[index]]
 
 
 class Loader:
     """Batches of a dataset.
 
-    In training, they are shuffled anew in every epoch and all are whole; otherwise they are in order and none is left
-    out. With `repeats`, an epoch of as many images has every one of its images that many times, each time prepared
-    otherwise (repeated augmentation). Without a transform, images are taken as they are.
+    In training, every epoch is shuffled anew and an incomplete last batch is dropped; in evaluation, every image comes
+    once, in order. With `repeats`, each image of an epoch comes that many times, augmented differently, and the epoch
+    keeps its length (repeated augmentation). Without a transform, images are only normalised. With threads=0, batches
+    are prepared on demand.
 
-    Without threads, batches are made when they are asked for.
-
-    A damaged image is an error, or, with `skip_bad`, left out in evaluation and replaced by the next one in training;
-    `bad` collects what was wrong. `waited` counts the seconds that the taker of the batches had to wait for them.
+    A damaged image is an error. With `skip_bad`, evaluation skips it and training replaces it by the next image; `bad`
+    maps its index to the reason. `waited` counts the seconds that the consumer has waited for batches.
     """
 
     def __init__(
@@ -95,45 +94,47 @@ class Loader:
         threads: int | None = None,
         skip_bad: bool = False,
     ) -> None:
-        if batch_size < 1 or len(dataset) < (batch_size if training else 1):
-            most = f"choose --batch-size {len(dataset)} or less" if len(dataset) else "there must be some"
-            raise ValueError(f"a batch of {batch_size} cannot be made from {len(dataset)} images: {most}")
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        if len(dataset) < (batch_size if training else 1):
+            hint = f"batch_size must be at most {len(dataset)}" if len(dataset) else "the dataset is empty"
+            raise ValueError(f"a batch of {batch_size} cannot be made from {len(dataset)} images: {hint}")
         self.dataset, self.batch_size, self.training, self.seed = dataset, batch_size, training, seed
         self.transform, self.repeats, self.skip_bad = transform, repeats, skip_bad
         self.threads = cpu_count() if threads is None else threads
         self.bad: dict[int, str] = {}
         self.waited = 0.0
-        self._asked = 0
+        self._next_epoch = 0
 
     def __len__(self) -> int:
-        """Batches in an epoch."""
+        """Return the number of batches in an epoch."""
         whole, rest = divmod(len(self.dataset), self.batch_size)
         return whole if self.training else whole + bool(rest)
 
     def __iter__(self) -> Iterator[Batch]:
-        """One epoch after the other, each time it is asked."""
-        self._asked += 1
-        return self.epoch(self._asked - 1)
+        """Iterate over one epoch: the first call over epoch 0, the next over epoch 1, and so on."""
+        self._next_epoch += 1
+        return self.epoch(self._next_epoch - 1)
 
     def epoch(self, number: int, start: int = 0) -> Generator[Batch]:
-        """The batches of an epoch, from batch `start` on. Closing it ends its threads."""
+        """Yield the batches of an epoch, from batch `start` on. Closing the generator ends its threads."""
         order = self._order(number)
         stream = Stream(self.seed, "augment", step=number)
         last = min(len(order), len(self) * self.batch_size)
         edges = [(i, min(i + self.batch_size, last)) for i in range(start * self.batch_size, last, self.batch_size)]
-        size = max(1, min(PIECE, self.batch_size // max(1, self.threads)))  # small batches are for all threads, too
-        pieces = [range(i, min(i + size, end)) for begin, end in edges for i in range(begin, end, size)]
+        size = max(1, min(CHUNK, self.batch_size // max(1, self.threads)))  # a small batch still occupies all threads
+        chunks = [range(i, min(i + size, end)) for begin, end in edges for i in range(begin, end, size)]
 
-        def prepare(places: range) -> list[tuple[np.ndarray, int] | None]:
-            return [self._sample(order, place, stream) for place in places]
+        def prepare(positions: range) -> list[tuple[np.ndarray, int] | None]:
+            return [self._sample(order, position, stream) for position in positions]
 
-        ready: Iterator[Any] = map(prepare, pieces)
+        ready: Iterator[Any] = map(prepare, chunks)
         if self.threads:
-            ready = in_order(prepare, pieces, self.threads, AHEAD * -(-self.batch_size // size))
+            ready = in_order(prepare, chunks, self.threads, AHEAD * -(-self.batch_size // size))
         for begin, end in edges:
             before = time.perf_counter()
             samples = [s for _ in range(begin, end, size) for s in next(ready) if s is not None]
-            if samples:  # unless all were bad
+            if samples:  # all may have been skipped
                 batch = Batch(np.stack([image for image, _ in samples]), np.array([label for _, label in samples]))
                 self.waited += time.perf_counter() - before
                 yield batch
@@ -145,30 +146,30 @@ class Loader:
             order = np.repeat(order[: -(-len(order) // self.repeats)], self.repeats)[: len(order)]
         return order
 
-    def _sample(self, order: np.ndarray, place: int, stream: Stream) -> tuple[np.ndarray, int] | None:
-        """The prepared image at a place of the epoch, and its label."""
+    def _sample(self, order: np.ndarray, position: int, stream: Stream) -> tuple[np.ndarray, int] | None:
+        """Return the prepared image at a position of the epoch, and its label; None if it is skipped."""
         count = len(order) if self.training else 1
-        for index in (int(order[(place + i) % len(order)]) for i in range(count)):
+        for index in (int(order[(position + i) % len(order)]) for i in range(count)):
             try:
                 image, label = self.dataset[index]
                 if self.transform is None:
                     return normalise(image if isinstance(image, np.ndarray) else np.asarray(image.decode())), label
                 picture = image if isinstance(image, Picture) else Picture(image)
-                return self.transform(picture, stream.at(sample=place).generator()), label
+                return self.transform(picture, stream.at(sample=position).generator()), label
             except BadImageError as error:
                 if not self.skip_bad:
                     raise
                 self.bad[index] = str(error)
         if self.training:
-            raise BadImageError("not one of the images can be read")
+            raise BadImageError("none of the images can be read")
         return None
 
 
 def some_of_each_class(dataset: Dataset, transform: Transform | None, count: int) -> dict[int, np.ndarray]:
-    """Images of different classes, by label and in its order, `count` at most; damaged ones are passed over."""
-    apart = range(0, len(dataset), max(1, len(dataset) // (4 * len(dataset.classes))))
+    """Return one image each of up to `count` classes, by label; damaged images are skipped."""
+    spread = range(0, len(dataset), max(1, len(dataset) // (4 * len(dataset.classes))))
     found: dict[int, np.ndarray] = {}
-    for (image,), (label,) in Loader(Some(dataset, apart), 1, transform=transform, threads=0, skip_bad=True):
+    for (image,), (label,) in Loader(Subset(dataset, spread), 1, transform=transform, threads=0, skip_bad=True):
         found.setdefault(int(label), image)
         if len(found) >= count:
             break

@@ -1,4 +1,4 @@
-"""Mixup and cutmix: images and targets of a batch, mixed with those of the batch in reverse order."""
+"""Mixup and cutmix: a batch is mixed with itself in reverse order, images and targets alike."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Box = tuple[int, int, int, int]  # top, bottom, left, right
 
 
 def one_hot(labels: np.ndarray, classes: int) -> np.ndarray:
-    """(B, classes): 1 at the label, 0 elsewhere."""
+    """One-hot targets (B, classes)."""
     if len(labels) and not 0 <= labels.min() <= labels.max() < classes:
         raise IndexError(f"labels must be in [0, {classes - 1}], got {labels.min()} to {labels.max()}")
     return np.eye(classes, dtype=np.float32)[labels]
 
 
 def mix(images: np.ndarray, targets: np.ndarray, mixup_alpha: float, cutmix_alpha: float, stream: Stream) -> Pair:
-    """One of the two for the whole batch, with equal chances; lambda ~ Beta(alpha, alpha), and alpha 0 switches off."""
+    """Apply mixup or cutmix to a batch, either with probability 1/2; lambda ~ Beta(alpha, alpha), alpha 0 disables."""
     if mixup_alpha <= 0 and cutmix_alpha <= 0:
         return images, targets
     rng = stream.generator()
@@ -33,12 +33,12 @@ def mix(images: np.ndarray, targets: np.ndarray, mixup_alpha: float, cutmix_alph
 
 
 def mixup(images: np.ndarray, targets: np.ndarray, keep: float) -> Pair:
-    """Blend whole images (Zhang et al., 2018): keep x + (1 - keep) x', and the targets alike."""
+    """Blend whole images (Zhang et al., 2018): keep x + (1 - keep) x', and likewise the targets."""
     return _blend(images, keep), _blend(targets, keep)
 
 
 def cutmix(images: np.ndarray, targets: np.ndarray, box: Box) -> Pair:
-    """Paste a box of the partner (Yun et al., 2019); the targets are blended by the area that is left."""
+    """Paste a box of the partner image (Yun et al., 2019) and blend the targets by area."""
     top, bottom, left, right = box
     mixed = images.copy()
     mixed[..., top:bottom, left:right] = images[::-1, :, top:bottom, left:right]
@@ -47,7 +47,7 @@ def cutmix(images: np.ndarray, targets: np.ndarray, box: Box) -> Pair:
 
 
 def box_around(centre: tuple[int, int], size: tuple[int, int], keep: float) -> Box:
-    """A box of the image's proportions and 1 - keep of its area, cut off at the border."""
+    """Return a box with the image's aspect ratio and 1 - keep of its area, clipped at the border."""
     ends = []
     for middle, length in zip(centre, size, strict=True):
         side = int(length * (1 - keep) ** 0.5)

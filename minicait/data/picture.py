@@ -1,7 +1,7 @@
-"""Pictures: image files of any kind as upright RGB, decoded no finer than needed, and then as numbers.
+"""Pictures: image files of any kind as upright RGB, decoded no finer than needed, and as normalised arrays.
 
-Two differences from the reference are meant: the rotation that cameras note in EXIF is carried out, and what is
-transparent is shown on white, so that a model sees what a person sees.
+Two differences from the reference are deliberate: EXIF rotation is applied, and transparent pixels are shown on white,
+so that a model sees what a person sees.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-MEAN = (0.485, 0.456, 0.406)  # ImageNet's, of red, green and blue
+MEAN = (0.485, 0.456, 0.406)  # of ImageNet's red, green and blue
 STD = (0.229, 0.224, 0.225)
 ORIENTATION, QUARTER_TURNS = 0x0112, (5, 6, 7, 8)  # in EXIF
-LAST = 8  # a JPEG can be decoded at 1/2, 1/4 and 1/8 of its size, at a fraction of the cost
+MAX_SHRINK = 8  # a JPEG can be decoded at 1/2, 1/4 and 1/8 of its size, at a fraction of the cost
 
 
 class BadImageError(ValueError):
-    """A file that is no image, or a damaged one; the message has its path and the reason."""
+    """A file that is damaged or not an image; the message has its path and the reason."""
 
 
 class Picture:
-    """An image that is not decoded yet. Its size is known, so a crop can be chosen before it is."""
+    """An image that is decoded on demand. Its size is known before, so that a crop can be chosen first."""
 
     def __init__(self, source: str | Path | np.ndarray) -> None:
-        """From a file, or from pixels (H, W, 3) in uint8."""
+        """Open a file, or wrap pixels (H, W, 3) in uint8."""
         self.path: str | Path = ""
         if isinstance(source, np.ndarray):
             self._image, self._orientation = Image.fromarray(source), 1
@@ -35,18 +35,18 @@ class Picture:
             self.path = source
             try:
                 self._image, self._orientation = _open(Path(source))
-            except MemoryError:  # which says nothing about the image
+            except MemoryError:  # not the image's fault
                 raise
-            except Exception as error:  # whatever a damaged file can bring about in a decoder
+            except Exception as error:  # decoders can raise anything on a damaged file
                 raise self._bad(error) from error
         width, height = self._image.size
         self.size = (height, width) if self._orientation in QUARTER_TURNS else (width, height)
 
     def decode(self, shrink: float = 1) -> Image.Image:
-        """The image, once. A JPEG may come smaller, by a power of two that is at most `shrink`."""
+        """Decode the image, once. A JPEG may come out smaller, by a power of two up to `shrink`."""
         try:
             if shrink >= 2:
-                width, height = (int(side // min(shrink, LAST)) for side in self._image.size)
+                width, height = (int(side // min(shrink, MAX_SHRINK)) for side in self._image.size)
                 self._image.draft(None, (width, height))
             return _rgb(_upright(self._image) if self._orientation != 1 else self._image)
         except MemoryError:
@@ -57,25 +57,25 @@ class Picture:
     def _bad(self, error: Exception) -> BadImageError:
         reason = getattr(error, "strerror", None) or str(error) or repr(error)
         if isinstance(error, UnidentifiedImageError):
-            reason = "it is no image that Pillow knows"
+            reason = "Pillow does not recognise it as an image"
         return BadImageError(f"{self.path} cannot be read: {reason}")
 
 
 def _open(path: Path) -> tuple[Image.Image, int]:
-    content = path.read_bytes()  # all at once, so that no file stays open until it is decoded
+    content = path.read_bytes()  # at once, so that no file stays open until it is decoded
     if not content:
         raise ValueError("it is empty")
     image = Image.open(io.BytesIO(content))
-    if image.format == "JPEG":  # the kind that can wait, and be decoded at a smaller size
+    if image.format == "JPEG":  # can be decoded later, at a smaller size
         return image, _orientation(image)
-    image.load()  # some kinds are turned here already
+    image.load()  # applies the rotation of some formats
     return _upright(image) if _orientation(image) != 1 else image, 1
 
 
 def _orientation(image: Image.Image) -> int:
     try:
         return image.getexif().get(ORIENTATION, 1)
-    except Exception:  # a damaged note about the image is no damage to it
+    except Exception:  # damaged EXIF does not make a bad image
         return 1
 
 
@@ -89,10 +89,10 @@ def _rgb(image: Image.Image) -> Image.Image:
     if image.mode == "RGB":
         image.load()
         return image
-    if image.mode.startswith("I"):  # 16 bits of grey, which Pillow would cut off at 255; or, in 32, any number
+    if image.mode.startswith("I"):  # 16-bit grey, which Pillow would clip at 255, or any 32-bit integers
         values = np.asarray(image)
         if values.min() < 0 or values.max() > 65535:
-            raise ValueError("its pixels are whole numbers of an unknown range")
+            raise ValueError("its pixels are integers of unknown range")
         scale = 1 if image.mode == "I" and values.max() <= 255 else 257
         return Image.fromarray((values / scale + 0.5).astype(np.uint8)).convert("RGB")
     if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
@@ -100,12 +100,12 @@ def _rgb(image: Image.Image) -> Image.Image:
         white = Image.new("RGBA", image.size, "white")
         return Image.alpha_composite(white, image).convert("RGB")
     if image.mode == "F":
-        raise ValueError("its pixels are floating-point numbers of an unknown range")
+        raise ValueError("its pixels are floating-point numbers of unknown range")
     return image.convert("RGB")
 
 
 def normalise(images: np.ndarray, mean: Sequence[float] = MEAN, std: Sequence[float] = STD) -> np.ndarray:
-    """uint8 (..., H, W, 3) to float32 (..., 3, H, W): (x / 255 - mean) / std, by default ImageNet's."""
+    """Convert uint8 (..., H, W, 3) to float32 (..., 3, H, W): (x / 255 - mean) / std."""
     factor = (1 / (255 * np.asarray(std))).astype(np.float32)
     shift = (np.asarray(mean) / np.asarray(std)).astype(np.float32)
     channels_first = np.moveaxis(images, -1, -3)
@@ -113,6 +113,6 @@ def normalise(images: np.ndarray, mean: Sequence[float] = MEAN, std: Sequence[fl
 
 
 def denormalise(images: np.ndarray) -> np.ndarray:
-    """The way back, for pictures: float32 (..., 3, H, W) to uint8 (..., H, W, 3)."""
+    """Invert `normalise` for display: float32 (..., 3, H, W) to uint8 (..., H, W, 3)."""
     pixels = (np.moveaxis(images, -3, -1) * STD + MEAN) * 255
     return np.clip(pixels.round(), 0, 255).astype(np.uint8)

@@ -1,7 +1,7 @@
-"""RandAugment (Cubuk et al., 2020): two operations per image, drawn from fifteen, all of about the same strength.
+"""RandAugment (Cubuk et al., 2020): two random operations per image, out of fifteen, of about the same strength.
 
-This is the `rand-m9-mstd0.5-inc1` that DeiT and CaiT were trained with. "inc" stands for increasing: the larger the
-magnitude, the less is left of the image. In the original some operations, such as posterising, went the other way.
+DeiT and CaiT were trained with this variant, `rand-m9-mstd0.5-inc1`. "inc" stands for increasing: a larger magnitude
+always distorts more. In the original, some operations such as posterising went the other way.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
-Operation = Callable[[Image.Image, float, bool], Image.Image]  # image (RGB), magnitude from 0 to 10, other direction?
+Operation = Callable[[Image.Image, float, bool], Image.Image]  # RGB image, magnitude from 0 to 10, negate
 
-FILL = (124, 116, 104)  # ImageNet's mean, where nothing of the image is left
-LARGEST = 10.0
+FILL = (124, 116, 104)  # ImageNet's mean colour, for pixels from outside the image
+MAX_MAGNITUDE = 10.0
 _BICUBIC = Image.Resampling.BICUBIC
 
 
@@ -22,32 +22,32 @@ def rand_augment(
     image: Image.Image,
     rng: np.random.Generator,
     magnitude: float = 9.0,
-    deviation: float = 0.5,
+    magnitude_std: float = 0.5,
     count: int = 2,
     probability: float = 0.5,
 ) -> Image.Image:
-    """`count` operations, perhaps one twice, each applied or not, with a magnitude and a direction of its own."""
+    """Draw `count` operations with replacement and apply each with `probability`, random magnitude and direction."""
     operations = list(OPERATIONS.values())
     for chosen in rng.integers(len(operations), size=count):
         if rng.random() < probability:
-            drawn = min(max(rng.normal(magnitude, deviation), 0.0), LARGEST)
+            drawn = min(max(rng.normal(magnitude, magnitude_std), 0.0), MAX_MAGNITUDE)
             image = operations[chosen](image, drawn, rng.random() < 0.5)
     return image
 
 
-def _signed(most: float, magnitude: float, negate: bool) -> float:
-    """From 0 to `most`, or to its opposite."""
-    amount = magnitude / LARGEST * most
+def _signed(maximum: float, magnitude: float, negate: bool) -> float:
+    """Scale a magnitude to [0, maximum], or to [-maximum, 0] if negated."""
+    amount = magnitude / MAX_MAGNITUDE * maximum
     return -amount if negate else amount
 
 
 def _factor(magnitude: float, negate: bool) -> float:
-    """For Pillow's enhancements, where 1 is the image as it is: up to 1.9, or down to 0.1."""
+    """Factor for Pillow's enhancements: 1 changes nothing, at most 1.9, at least 0.1 if negated."""
     return max(0.1, 1 + _signed(0.9, magnitude, negate))
 
 
 def _affine(image: Image.Image, x: tuple[float, float, float], y: tuple[float, float, float]) -> Image.Image:
-    """The pixel at (column, row) is taken from the place (x, y) . (column, row, 1)."""
+    """Take the pixel at (column, row) from x . (column, row, 1), y . (column, row, 1)."""
     return image.transform(image.size, Image.Transform.AFFINE, x + y, _BICUBIC, fillcolor=FILL)
 
 
@@ -56,22 +56,22 @@ def _rotate(image: Image.Image, magnitude: float, negate: bool) -> Image.Image:
 
 
 def _posterize(image: Image.Image, magnitude: float, _: bool) -> Image.Image:
-    """Keep the upper 4 to 0 bits: at the usual magnitude of 9 just one. At 10 the image is black.
+    """Keep the upper 4 to 0 bits: one at the usual magnitude of 9, none at 10, which makes the image black.
 
-    Pillow 13 refuses to keep 0 bits, so its own `posterize` would stop a training about once in 660 images.
+    Pillow 13 refuses to keep 0 bits, so its own `posterize` would stop training about once in 660 images.
     """
-    step = 2 ** (4 + int(magnitude / LARGEST * 4))
+    step = 2 ** (4 + int(magnitude / MAX_MAGNITUDE * 4))
     return image.point([value // step * step for value in range(256)] * 3)
 
 
 def _solarize(image: Image.Image, magnitude: float, _: bool) -> Image.Image:
-    """Invert what is brighter than a threshold, which falls from 256 to 0."""
-    return ImageOps.solarize(image, 256 - int(magnitude / LARGEST * 256))
+    """Invert values above a threshold that falls from 256 to 0."""
+    return ImageOps.solarize(image, 256 - int(magnitude / MAX_MAGNITUDE * 256))
 
 
 def _solarize_add(image: Image.Image, magnitude: float, _: bool) -> Image.Image:
-    """Make the dark half of the values brighter, by up to 110."""
-    more = int(magnitude / LARGEST * 110)
+    """Add up to 110 to values below 128."""
+    more = int(magnitude / MAX_MAGNITUDE * 110)
     return image.point([value + more if value < 128 else value for value in range(256)] * 3)
 
 

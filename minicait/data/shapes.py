@@ -1,8 +1,8 @@
-"""shapes: images made on the spot, for training without downloads. Ten kinds of objects on textured backgrounds.
+"""Shapes: synthetic images for training without downloads. Ten kinds of objects on textured backgrounds.
 
-Image i of a seed is always the same. Size, place, angle and colours say nothing about the class, so a linear
-classifier, which weighs single pixels, learns little. Every image comes with the mask of its object, so that one can
-measure how much of the attention goes there.
+Image i of a seed is always the same. Size, position, angle and colours are independent of the class, so a linear
+classifier, which weighs single pixels, learns little. Every image comes with the mask of its object, to measure how
+much of the attention falls on it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from autograd.random import Stream
 
 CLASSES = ("circle", "ring", "triangle", "square", "bar", "star", "plus", "heart", "crescent", "arrow")
 DIFFICULTIES = ("easy", "medium", "hard")
-_FINE = 4  # objects are drawn at four times the size and scaled down: smooth edges
-_GROUND = {"easy": (20, 90), "medium": (60, 195), "hard": (60, 195)}  # base colours of the background
-_PAINT = {"easy": (160, 255), "medium": (0, 255), "hard": (0, 255)}  # and of the object: on easy images it is lighter,
-_CONTRAST = {"easy": 90, "medium": 80, "hard": 55}  # on the others just this far away in some channel
+_SUPERSAMPLING = 4  # objects are drawn at four times the size and scaled down, for smooth edges
+_BACKGROUND = {"easy": (20, 90), "medium": (60, 195), "hard": (60, 195)}  # base colour
+_COLOUR = {"easy": (160, 255), "medium": (0, 255), "hard": (0, 255)}  # of the object
+_CONTRAST = {"easy": 90, "medium": 80, "hard": 55}  # least difference from the background, in some channel
 _TEXTURE = {"easy": 12, "medium": 25, "hard": 35}
-_RADIUS = {"easy": (0.28, 0.40), "medium": (0.20, 0.36), "hard": (0.15, 0.34)}  # of the object, as part of the side
-_TURN = {"easy": math.pi / 12, "medium": math.pi / 4, "hard": math.pi}  # to either side
+_RADIUS = {"easy": (0.28, 0.40), "medium": (0.20, 0.36), "hard": (0.15, 0.34)}  # of the object, relative to the side
+_ROTATION = {"easy": math.pi / 12, "medium": math.pi / 4, "hard": math.pi}  # at most, in either direction
 
 
 class Shapes:
@@ -48,7 +48,7 @@ class Shapes:
         return self.render(index)[1]
 
     def render(self, index: int) -> tuple[np.ndarray, np.ndarray, int]:
-        """Image, mask and label."""
+        """Return image, mask and label."""
         if not 0 <= index < self.count:
             raise IndexError(f"shapes: index {index} is out of range for {self.count} images")
         rng = Stream(self.seed, f"shapes/{self.difficulty}", sample=index).generator()
@@ -61,10 +61,10 @@ class Shapes:
         return np.clip(image, 0, 255).astype(np.uint8), alpha[..., 0] > 0.5, label
 
     def _background(self, rng: np.random.Generator) -> np.ndarray:
-        """A base colour with waves in random directions, and noise."""
+        """Draw a base colour with waves in random directions, and noise."""
         strength = _TEXTURE[self.difficulty]
         y, x = np.mgrid[: self.size, : self.size] / self.size
-        image = np.zeros((self.size, self.size, 3)) + rng.uniform(*_GROUND[self.difficulty], 3)
+        image = np.zeros((self.size, self.size, 3)) + rng.uniform(*_BACKGROUND[self.difficulty], 3)
         for _ in range(3):
             angle, frequency, phase = rng.uniform(0, [2 * math.pi, 5, 2 * math.pi])
             wave = np.sin(2 * math.pi * frequency * (x * math.cos(angle) + y * math.sin(angle)) + phase)
@@ -72,31 +72,31 @@ class Shapes:
         return image + rng.normal(0, strength / 2, image.shape)
 
     def _colour(self, rng: np.random.Generator, background: np.ndarray) -> np.ndarray:
-        """A random colour that is far enough from the background's mean."""
+        """Draw a colour that is far enough from the background's mean."""
         mean = background.mean(axis=(0, 1))
         while True:
-            colour = rng.uniform(*_PAINT[self.difficulty], 3)
+            colour = rng.uniform(*_COLOUR[self.difficulty], 3)
             if np.abs(colour - mean).max() > _CONTRAST[self.difficulty]:
                 return colour
 
     def _object(self, rng: np.random.Generator, name: str) -> np.ndarray:
-        """How much of every pixel the object covers, from 0 to 1."""
-        side = self.size * _FINE
+        """Draw the object: the covered fraction of every pixel."""
+        side = self.size * _SUPERSAMPLING
         radius = rng.uniform(*_RADIUS[self.difficulty]) * side
         centre = rng.uniform(radius, side - radius, 2)
-        angle = rng.uniform(-1, 1) * _TURN[self.difficulty]
-        turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+        angle = rng.uniform(-1, 1) * _ROTATION[self.difficulty]
+        rotation = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
         picture = Image.new("L", (side, side))
         draw = ImageDraw.Draw(picture)
         for polygon, fill in _outline(name):
-            draw.polygon([tuple(p) for p in polygon @ turn.T * radius + centre], fill=fill)
+            draw.polygon([tuple(p) for p in polygon @ rotation.T * radius + centre], fill=fill)
         return np.asarray(picture.resize((self.size, self.size), Image.Resampling.BOX), dtype=np.float64) / 255
 
 
 def _outline(name: str) -> list[tuple[np.ndarray, int]]:
-    """Polygons in the unit circle, drawn one over the other: 255 adds to the object, 0 takes away."""
-    around = np.linspace(0, 2 * math.pi, 48, endpoint=False)
-    circle = np.stack([np.cos(around), np.sin(around)], axis=1)
+    """Return polygons in the unit circle, drawn in order: 255 adds to the object, 0 cuts out."""
+    angles = np.linspace(0, 2 * math.pi, 48, endpoint=False)
+    circle = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     if name == "circle":
         return [(circle, 255)]
     if name == "ring":
@@ -104,14 +104,14 @@ def _outline(name: str) -> list[tuple[np.ndarray, int]]:
     if name == "crescent":
         return [(circle, 255), (circle * 0.8 + [0.45, 0], 0)]
     if name == "heart":
-        x = 16 * np.sin(around) ** 3
-        y = 13 * np.cos(around) - 5 * np.cos(2 * around) - 2 * np.cos(3 * around) - np.cos(4 * around)
+        x = 16 * np.sin(angles) ** 3
+        y = 13 * np.cos(angles) - 5 * np.cos(2 * angles) - 2 * np.cos(3 * angles) - np.cos(4 * angles)
         return [(np.stack([x, -y], axis=1) / 17, 255)]
     corners = {
-        "triangle": _regular(3),
-        "square": _regular(4),
+        "triangle": _regular_polygon(3),
+        "square": _regular_polygon(4),
         "bar": np.array([[-1, -0.28], [1, -0.28], [1, 0.28], [-1, 0.28]]),
-        "star": _regular(10) * np.where(np.arange(10) % 2, 0.42, 1)[:, None],
+        "star": _regular_polygon(10) * np.where(np.arange(10) % 2, 0.42, 1)[:, None],
         "plus": np.array(
             [[-1, -0.3], [-0.3, -0.3], [-0.3, -1], [0.3, -1], [0.3, -0.3], [1, -0.3],
              [1, 0.3], [0.3, 0.3], [0.3, 1], [-0.3, 1], [-0.3, 0.3], [-1, 0.3]]
@@ -121,6 +121,6 @@ def _outline(name: str) -> list[tuple[np.ndarray, int]]:
     return [(corners[name], 255)]
 
 
-def _regular(corners: int) -> np.ndarray:
+def _regular_polygon(corners: int) -> np.ndarray:
     angles = np.arange(corners) * 2 * math.pi / corners
     return np.stack([np.cos(angles), np.sin(angles)], axis=1)

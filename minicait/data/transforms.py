@@ -1,4 +1,4 @@
-"""From a picture to the model's input: one way for training, which chance decides, and one for evaluation."""
+"""Transforms from a picture to the model's input: a random one for training, a fixed one for evaluation."""
 
 from __future__ import annotations
 
@@ -19,44 +19,44 @@ CROPS = ("none", "padded", "resized")
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What is left to chance in training. The defaults leave nothing."""
+    """Data augmentation; by default, none."""
 
-    crop: str = "none"  # resized: a part of the image, of any size (Inception); padded: moved by an eighth of the side
-    crop_scale: float = 0.08  # the least part of the area that a resized crop takes
-    flip: float = 0.0  # how often the image is mirrored
+    crop: str = "none"  # resized: of random area (Inception); padded: shifted by up to an eighth of the side
+    crop_scale: float = 0.08  # least fraction of the area that a resized crop takes
+    flip: float = 0.0  # probability of mirroring
     colour_jitter: float = 0.0
-    rand_augment: float = 0.0  # magnitude, of 10
-    erasing: float = 0.0  # how often a box of noise is put into the image
+    rand_augment: float = 0.0  # magnitude, at most 10
+    erasing: float = 0.0  # probability of a box of noise
 
     def __post_init__(self) -> None:
         if self.crop not in CROPS:
             raise ValueError(f"augmentation: crop must be one of {', '.join(CROPS)}, got {self.crop!r}")
-        for name, most in {"crop_scale": 1, "flip": 1, "colour_jitter": 1, "rand_augment": 10, "erasing": 1}.items():
+        for name, maximum in {"crop_scale": 1, "flip": 1, "colour_jitter": 1, "rand_augment": 10, "erasing": 1}.items():
             value = getattr(self, name)
-            if not (isinstance(value, int | float) and 0 <= value <= most):
-                raise ValueError(f"augmentation: {name} must be in [0, {most}], got {value}")
+            if not (isinstance(value, int | float) and 0 <= value <= maximum):
+                raise ValueError(f"augmentation: {name} must be in [0, {maximum}], got {value}")
 
 
-def training(how: Augmentation, side: int, crop_ratio: float = 1.0) -> Transform:
-    """Crop, flip, colours, numbers, erasing: in the reference's order."""
+def training(augmentation: Augmentation, side: int, crop_ratio: float = 1.0) -> Transform:
+    """Crop, flip, RandAugment, colour jitter, normalisation, erasing: in the reference's order."""
 
     def transform(picture: Picture, rng: np.random.Generator | None) -> np.ndarray:
         rng = np.random.default_rng() if rng is None else rng
-        if how.crop == "resized":
-            image = _resized_crop(picture, rng, side, how.crop_scale)
+        if augmentation.crop == "resized":
+            image = _resized_crop(picture, rng, side, augmentation.crop_scale)
         else:
             image = centre_crop(picture.decode(), side, crop_ratio)
-            if how.crop == "padded":
+            if augmentation.crop == "padded":
                 image = padded_crop(image, rng, side // 8)
-        if how.flip and rng.random() < how.flip:
+        if augmentation.flip and rng.random() < augmentation.flip:
             image = ImageOps.mirror(image)
-        if how.rand_augment:
-            image = rand_augment(image, rng, how.rand_augment)
-        if how.colour_jitter:
-            image = colour_jitter(image, rng, how.colour_jitter)
+        if augmentation.rand_augment:
+            image = rand_augment(image, rng, augmentation.rand_augment)
+        if augmentation.colour_jitter:
+            image = colour_jitter(image, rng, augmentation.colour_jitter)
         pixels = normalise(np.asarray(image))
-        if how.erasing:
-            random_erasing(pixels, rng, how.erasing)
+        if augmentation.erasing:
+            random_erasing(pixels, rng, augmentation.erasing)
         return pixels
 
     return transform
@@ -65,7 +65,7 @@ def training(how: Augmentation, side: int, crop_ratio: float = 1.0) -> Transform
 def evaluation(
     side: int, crop_ratio: float = 1.0, mean: Sequence[float] = MEAN, std: Sequence[float] = STD
 ) -> Transform:
-    """The middle of the image, the same every time, pixel for pixel as in the reference."""
+    """Centre crop and normalisation, pixel for pixel as in the reference."""
 
     def transform(picture: Picture, _: np.random.Generator | None) -> np.ndarray:
         return normalise(np.asarray(centre_crop(picture.decode(), side, crop_ratio)), mean, std)
@@ -73,9 +73,9 @@ def evaluation(
     return transform
 
 
-def _resized_crop(picture: Picture, rng: np.random.Generator, side: int, least: float) -> Image.Image:
-    """The crop is chosen first, so that a JPEG is decoded only as finely as the crop needs."""
-    box = resized_crop_box(*picture.size, rng, (least, 1.0))
+def _resized_crop(picture: Picture, rng: np.random.Generator, side: int, min_scale: float) -> Image.Image:
+    """Choose the crop before decoding, so that a JPEG is decoded only as finely as the crop needs."""
+    box = resized_crop_box(*picture.size, rng, (min_scale, 1.0))
     image = picture.decode(shrink=min(box[2] - box[0], box[3] - box[1]) / side)
     scale = image.width / picture.size[0], image.height / picture.size[1]
     left, top, right, bottom = (round(edge * scale[i % 2]) for i, edge in enumerate(box))

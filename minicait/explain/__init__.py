@@ -1,9 +1,9 @@
-"""Looking inside.
+"""Look inside a model.
 
-attention    where the class token looks, drawn on images
-inside       all that one forward pass of one image shows, as numbers
-report       that as one HTML page; its text, style and scripts are in page/, the attention in it is packed by `packing`
-pictures     that as pictures; `charts` are those of a value per layer, `colours` those of all maps
+attention    maps of class attention, drawn on images
+inside       everything that one forward pass of one image shows, as numbers
+report       the same as an HTML page: page/ has its text, style and scripts, `packing` compresses its attention maps
+pictures     the same as pictures; `charts` draws a value per layer, `colours` has the colour maps
 block_graph  the graph that autograd records for one block
 write        reports on disk
 """

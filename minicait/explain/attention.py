@@ -1,4 +1,4 @@
-"""Where the class token looks (CaiT, Figs. 5 and D.2): the weights of class attention, drawn on the image."""
+"""Maps of class attention, drawn on the image (CaiT, Figs. 5 and D.2)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..data.picture import denormalise
 from ..models import Model
 from ..nn import evaluation_mode
 from ..nn.record import record
-from .colours import SCALE, coloured, stretched
+from .colours import CIVIDIS, colourise, rescale
 
-SIDE, GAP, CAPTION = 160, 8, 18  # of the pictures on a sheet
+SIDE, GAP, CAPTION = 160, 8, 18  # pixels, on a sheet
 
 
 def class_attention(model: Model, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(B, layers, heads, rows, columns): how much each patch gives to the class token; and the logits."""
+    """Return the attention of the class token to each patch (B, layers, heads, rows, columns), and the logits."""
     with ag.no_grad(), evaluation_mode(model), record(model) as inside:
         logits = model(images).numpy()
     # the token itself is the first key; what it takes from the patches is shown
@@ -29,12 +29,12 @@ def class_attention(model: Model, images: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def saliency(attention: np.ndarray) -> np.ndarray:
-    """(heads, rows, columns) to one map from 0 to 1: the mean over heads, stretched, as in Fig. D.2."""
-    return stretched(attention.mean(axis=0))
+    """Reduce (heads, rows, columns) to one map from 0 to 1: the rescaled mean over heads, as in Fig. D.2."""
+    return rescale(attention.mean(axis=0))
 
 
 def attention_sheet(model: Model, images: np.ndarray, labels: Sequence[int], classes: Sequence[str]) -> Image.Image:
-    """A row for each image: itself, the attention of each class-attention layer, and what it was taken for."""
+    """Draw a row per image: the image, the attention of each class-attention layer, and the predicted class."""
     attention, logits = class_attention(model, images)
     p = softmax(logits, -1)
     layers = attention.shape[1]
@@ -43,24 +43,24 @@ def attention_sheet(model: Model, images: np.ndarray, labels: Sequence[int], cla
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(13)
     for i, label in enumerate(labels):
         top = GAP + i * height
-        guess = int(p[i].argmax())
-        verdict = "right" if guess == label else f"it is: {classes[label]}"
-        draw.text((GAP, top), f"{classes[guess]} {p[i, guess]:.0%}, {verdict}", "black", font)
-        image = _image(images[i])
-        pictures = [image] + [over(image, saliency(attention[i, layer])) for layer in range(layers)]
+        predicted = int(p[i].argmax())
+        verdict = "correct" if predicted == label else f"true class: {classes[label]}"
+        draw.text((GAP, top), f"{classes[predicted]} {p[i, predicted]:.0%}, {verdict}", "black", font)
+        image = _tile(images[i])
+        pictures = [image] + [overlay(image, saliency(attention[i, layer])) for layer in range(layers)]
         for j, picture in enumerate(pictures):
             sheet.paste(picture, (GAP + j * (SIDE + GAP), top + CAPTION))
     return sheet
 
 
-def _image(pixels: np.ndarray) -> Image.Image:
-    """Normalised (3, H, W) as a picture of the sheet's size."""
+def _tile(pixels: np.ndarray) -> Image.Image:
+    """Turn a normalised image (3, H, W) into a picture of SIDE pixels."""
     values = denormalise(pixels)
     small = values.shape[0] < SIDE
     return Image.fromarray(values).resize((SIDE, SIDE), Image.Resampling.NEAREST if small else Image.Resampling.LANCZOS)
 
 
-def over(image: Image.Image, heat: np.ndarray, opacity: float = 0.6, scale: np.ndarray = SCALE) -> Image.Image:
-    """The map in colours, half transparent over a grey image."""
-    layer = Image.fromarray(coloured(heat, scale)).resize(image.size, Image.Resampling.BICUBIC)
+def overlay(image: Image.Image, heat: np.ndarray, opacity: float = 0.6, colours: np.ndarray = CIVIDIS) -> Image.Image:
+    """Draw a map from 0 to 1 in colours, half transparent over the grey image."""
+    layer = Image.fromarray(colourise(heat, colours)).resize(image.size, Image.Resampling.BICUBIC)
     return Image.blend(image.convert("L").convert("RGB"), layer, opacity)

@@ -1,4 +1,4 @@
-"""Charts of a value per layer. What is to be drawn is worked out once, and drawn as SVG or as a picture."""
+"""Charts of a value per layer: laid out once, and drawn as SVG or as a picture."""
 
 from __future__ import annotations
 
@@ -19,48 +19,48 @@ COLOURS = ("#2b6cb0", "#c05621")
 
 class Mark(NamedTuple):
     kind: str  # bar, dot, line, rule or text
-    places: tuple[float, ...]
+    coordinates: tuple[float, ...]
     series: int = 0
-    text: str = ""  # to be written, or said about the mark
+    text: str = ""  # to write, or the label of the mark
 
 
 class Chart(NamedTuple):
     title: str
-    equation: str  # where the page explains it
+    equation: str  # id of its explanation on the page
     marks: list[Mark]
 
 
 def charts(inside: Inside) -> list[Chart]:
-    """What LayerScale has learned, and how much each branch adds to the main path (Fig. 4)."""
+    """Lay out the charts of LayerScale and of the residual branches' relative norms (Fig. 4)."""
     labels = list(dict.fromkeys(layer_label(branch.name) for branch in inside.branches))
     parts = {"attention": "attn", "FFN": "mlp"}
-    of = {part: [b for b in inside.branches if b.name.endswith(end)] for part, end in parts.items()}
-    scales = {part: [b.scale for b in branches] for part, branches in of.items()}
-    ratios = {part: [b.ratio for b in branches] for part, branches in of.items()}
-    second = "Residual branch: ‖branch‖ / ‖main path‖, on a logarithmic scale"
+    by_part = {part: [b for b in inside.branches if b.name.endswith(end)] for part, end in parts.items()}
+    scales = {part: [b.scale for b in branches] for part, branches in by_part.items()}
+    ratios = {part: [b.ratio for b in branches] for part, branches in by_part.items()}
+    title = "Residual branches: ‖branch‖ / ‖main path‖, logarithmic scale"
     return [
         Chart("LayerScale: mean |λ| of each layer", "eq-4", _marks(labels, scales, bars=True)),
-        Chart(second, "eq-ratio", _marks(labels, ratios, bars=False)),
+        Chart(title, "eq-ratio", _marks(labels, ratios, bars=False)),
     ]
 
 
 def layer_label(name: str) -> str:
-    """blocks.0.attn is in layer 1; blocks_token_only.0.attn in C1."""
+    """Return the label of a branch's layer: 1 for blocks.0.attn, C1 for blocks_token_only.0.attn."""
     stage, number = name.split(".")[:2]
     return f"{'' if stage == 'blocks' else 'C'}{int(number) + 1}"
 
 
 def _marks(labels: Sequence[str], series: Mapping[str, Sequence[float]], bars: bool) -> list[Mark]:
-    across, down = (WIDTH - LEFT - RIGHT) / len(labels), HEIGHT - TOP - BOTTOM
+    column, height = (WIDTH - LEFT - RIGHT) / len(labels), HEIGHT - TOP - BOTTOM
     known = [value for values in series.values() for value in values if value > 0] or [1.0]
     ticks = [0.0, max(known) / 2, max(known)] if bars else _powers_of_ten(min(known), max(known))
     low, top = ticks[0], ticks[-1]
 
     def y(value: float) -> float:
         if bars:
-            return TOP + down * (1 - value / top)
-        part = math.log(max(value, low) / low) / math.log(top / low)
-        return TOP + down * (1 - part)
+            return TOP + height * (1 - value / top)
+        fraction = math.log(max(value, low) / low) / math.log(top / low)
+        return TOP + height * (1 - fraction)
 
     marks = []
     for value in ticks:
@@ -68,32 +68,32 @@ def _marks(labels: Sequence[str], series: Mapping[str, Sequence[float]], bars: b
         marks.append(Mark("text", (LEFT - 8, y(value) + 4, 1), text=f"{value:.3g}"))
     for i, label in enumerate(labels):
         if len(labels) <= 30 or i % 4 == 0 or label.startswith("C"):
-            marks.append(Mark("text", (LEFT + (i + 0.5) * across, HEIGHT - BOTTOM + 18, 0.5), text=label))
+            marks.append(Mark("text", (LEFT + (i + 0.5) * column, HEIGHT - BOTTOM + 18, 0.5), text=label))
     marks.append(Mark("text", (LEFT + (WIDTH - LEFT - RIGHT) / 2, HEIGHT - 4, 0.5), text="layer"))
     for s, (name, values) in enumerate(series.items()):
-        middle = [LEFT + (i + 0.5) * across for i in range(len(values))]
+        middle = [LEFT + (i + 0.5) * column for i in range(len(values))]
         stages = [[i for i, label in enumerate(labels) if label.startswith("C") == last] for last in (False, True)]
-        if not bars:  # a line for each stage: the main path of the second is another one, the class token
+        if not bars:  # a line per stage: the main path of the second is the class token
             marks += [Mark("line", tuple(z for i in stage for z in (middle[i], y(values[i]))), s) for stage in stages]
         for x, value, label in zip(middle, values, labels, strict=True):
-            says = f"Layer {label}, {name}: {value:.4g}"
-            left = x + (s - 1) * across * 0.4
-            place = (left, y(value), left + across * 0.4, y(0)) if bars else (x, y(value))
-            marks.append(Mark("bar" if bars else "dot", place, s, says))
+            text = f"Layer {label}, {name}: {value:.4g}"
+            left = x + (s - 1) * column * 0.4
+            coordinates = (left, y(value), left + column * 0.4, y(0)) if bars else (x, y(value))
+            marks.append(Mark("bar" if bars else "dot", coordinates, s, text))
         marks.append(Mark("text", (LEFT + 130 * s, 20, 0), s + 1, name))
     return marks
 
 
-def _powers_of_ten(low: float, high: float, most: int = 6) -> list[float]:
-    """From one not above `low` to another not below `high`, in as many even steps as there is room for."""
+def _powers_of_ten(low: float, high: float, max_steps: int = 6) -> list[float]:
+    """Return evenly spaced powers of ten that enclose [low, high]."""
     first = math.floor(math.log10(low))
     last = max(math.ceil(math.log10(high)), first + 1)
-    step = -(-(last - first) // most)
+    step = -(-(last - first) // max_steps)
     return [10.0**power for power in range(first, last + step, step)]
 
 
 def as_svg(chart: Chart) -> Svg:
-    """For the page: every bar and dot can be pointed at, or reached with the arrow keys."""
+    """Draw a chart for the page, where bars and dots can be hovered over, or reached with the arrow keys."""
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="group" '
         f'aria-label="{escape(chart.title)}">'
@@ -124,20 +124,20 @@ def as_svg(chart: Chart) -> Svg:
 
 
 def as_picture(chart: Chart) -> Image.Image:
-    """For a file, at twice the size."""
+    """Draw a chart as an image, at twice the size."""
     picture = Image.new("RGB", (2 * WIDTH, 2 * HEIGHT), "white")
     draw, font = ImageDraw.Draw(picture), ImageFont.load_default(24)
     for kind, at, series, text in chart.marks:
-        place = [2 * z for z in at]
+        xy = [2 * z for z in at]
         if kind == "rule":
-            draw.line(place, "#dddddd", 2)
+            draw.line(xy, "#dddddd", 2)
         elif kind == "line":
-            draw.line(place, COLOURS[series], 4)
+            draw.line(xy, COLOURS[series], 4)
         elif kind == "text":
             anchor = {0: "ls", 0.5: "ms", 1: "rs"}[at[2]]
-            draw.text((place[0], place[1]), text, COLOURS[series - 1] if series else "#333333", font, anchor)
+            draw.text((xy[0], xy[1]), text, COLOURS[series - 1] if series else "#333333", font, anchor)
         elif kind == "bar":
-            draw.rectangle(place, COLOURS[series])
+            draw.rectangle(xy, COLOURS[series])
         else:
-            draw.circle(place, 8, COLOURS[series])
+            draw.circle(xy, 8, COLOURS[series])
     return picture

@@ -1,4 +1,4 @@
-"""What one forward pass of one image shows: all that a report tells, as numbers."""
+"""Everything that one forward pass of one image shows, as numbers."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from ..nn.record import Residual, record
 
 
 class Branch(NamedTuple):
-    """A residual branch of a block: what LayerScale has learned for it, and how much it adds (eq. 4, Fig. 4)."""
+    """A residual branch: its LayerScale, and how much it adds to the main path (eq. 4, Fig. 4)."""
 
     name: str  # such as blocks.0.attn
-    scale: float  # the mean of |lambda|
-    largest: float  # |lambda|
-    ratio: float  # ||branch|| / ||main||, the mean over tokens
+    scale: float  # mean |lambda|
+    largest: float  # largest |lambda|
+    ratio: float  # ||branch|| / ||main path||, mean over tokens
 
 
 @dataclass(frozen=True)
 class Inside:
-    """One image, and what a model makes of it. `N` patches are rows x columns of them, line by line."""
+    """One image and what a model computes from it. The N patches are rows x columns, row by row."""
 
-    model: str  # in words
+    model: str  # its description
     image: np.ndarray  # (H, W, 3) uint8, as the model sees it
     classes: Sequence[str]
     probabilities: np.ndarray  # of all classes
-    class_attention: np.ndarray  # (layers, heads, rows, columns), of the class token to the patches, eq. 8
-    to_itself: np.ndarray  # (layers, heads): and what is left of each sum of one, to itself
-    before: np.ndarray  # (depth, heads, N, N): self-attention from each patch (row) to each (column), before mixing
-    after: np.ndarray  # after the heads were mixed
-    mixing: np.ndarray  # (depth, heads, heads + 1): the weights that did so, and their bias
-    branches: list[Branch]  # in the order in which they are computed, those of class attention last
+    class_attention: np.ndarray  # (layers, heads, rows, columns): from the class token to the patches, eq. 8
+    to_itself: np.ndarray  # (layers, heads): from the class token to itself; with the patches it sums to one
+    before: np.ndarray  # (depth, heads, N, N): self-attention from a patch (row) to another (column)
+    after: np.ndarray  # the same after the heads are mixed
+    mixing: np.ndarray  # (depth, heads, heads + 1): weights that mix the heads, and their bias
+    branches: list[Branch]  # in order of computation, class attention last
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -49,12 +49,12 @@ class Inside:
 
     @property
     def best(self) -> list[int]:
-        """The five likeliest classes."""
+        """The five most probable classes."""
         return [int(i) for i in np.argsort(-self.probabilities, kind="stable")[:5]]
 
     @property
     def start(self) -> int:
-        """The patch that the first layer of class attention looks at most: the one to show at first."""
+        """The patch to show first: the one with the most attention in the first class-attention layer."""
         return int(self.class_attention[0].mean(axis=0).argmax())
 
 
@@ -65,11 +65,11 @@ def look(
     mean: Sequence[float] = MEAN,
     std: Sequence[float] = STD,
 ) -> Inside:
-    """Everything about one image (H, W, 3) in uint8, of the size that the model takes."""
+    """Record a forward pass of one image (H, W, 3) in uint8, of the size that the model takes."""
     with ag.no_grad(), evaluation_mode(model), record(model) as inside:
         logits = model(normalise(image, mean, std)[None]).numpy()[0]
     if not np.isfinite(logits).all():
-        raise ValueError("the model's outputs are not finite numbers: its weights are damaged")
+        raise ValueError("the model's outputs are not finite: its weights are damaged")
     if not inside.class_attention:
         raise ValueError(f"{type(model).__name__} has no class attention to look at")
     tokens = np.stack([maps[0, :, 0] for maps in inside.class_attention.values()])

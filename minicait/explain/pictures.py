@@ -1,4 +1,4 @@
-"""The pictures of a report as files of their own."""
+"""The pictures of a report as separate images."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from .attention import over, saliency
+from .attention import overlay, saliency
 from .charts import as_picture, charts
-from .colours import SCALE, SIGNED, around_zero, coloured, stretched
+from .colours import CIVIDIS, DIVERGING, colourise, rescale, rescale_around_zero
 from .inside import Inside
 
-LEAST, TILE, GAP, CAPTION = 224, 112, 6, 18  # pixels: the side of a picture, that of one in a sheet, and around it
+MIN_SIDE, TILE, GAP, CAPTION = 224, 112, 6, 18  # pixels: sides of a picture and of a tile in a sheet, margins
 
 
-def as_shown(inside: Inside, least: int = LEAST) -> Image.Image:
-    """The image, small ones enlarged pixel by pixel."""
+def enlarged(inside: Inside, min_side: int = MIN_SIDE) -> Image.Image:
+    """Return the image; small ones are enlarged by repeating pixels."""
     image = Image.fromarray(inside.image)
-    factor = -(-least // min(image.size))
+    factor = -(-min_side // min(image.size))
     return image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
 
 
 def saliency_picture(inside: Inside, layer: int) -> Image.Image:
-    """As in Fig. D.2: the grey image times the mean over heads, which is stretched and enlarged, in cividis."""
-    grey = as_shown(inside).convert("L")
+    """Draw saliency as in Fig. D.2: the grey image times the rescaled, enlarged mean over heads, in cividis."""
+    grey = enlarged(inside).convert("L")
     heat = Image.fromarray(saliency(inside.class_attention[layer]).astype(np.float32))
     strength = np.clip(np.asarray(heat.resize(grey.size, Image.Resampling.BICUBIC)), 0, 1)
-    return Image.fromarray(coloured(np.asarray(grey) / 255 * strength))
+    return Image.fromarray(colourise(np.asarray(grey) / 255 * strength))
 
 
 def pictures(inside: Inside) -> Iterator[tuple[str, Image.Image]]:
-    """All of them, by name."""
-    yield "image", as_shown(inside)
+    """Yield all pictures with their names."""
+    yield "image", enlarged(inside)
     layers, heads = inside.class_attention.shape[:2]
     titles = [*(f"head {h + 1}" for h in range(heads)), "mean"]
     rows = [[*layer, layer.mean(axis=0)] for layer in inside.class_attention]
@@ -57,11 +57,11 @@ def _sheet(
     patch: int = -1,
     signed: int | None = None,
 ) -> Image.Image:
-    """Maps over the image, a row for each layer; where there is a chosen patch, with a frame around it.
+    """Draw maps over the image, a row per layer, with a frame around `patch` if it is given.
 
-    From column `signed` on, numbers have signs, and 0 is white.
+    From column `signed` on, values are signed, and 0 is white.
     """
-    image = as_shown(inside)
+    image = enlarged(inside)
     image = image.resize((TILE * image.width // image.height, TILE))
     width, left = image.width + GAP, 60
     sheet = Image.new("RGB", (left + width * len(titles), CAPTION + (TILE + GAP) * len(rows)), "white")
@@ -73,11 +73,11 @@ def _sheet(
         draw.text((4, top + TILE // 2 - 8), name, "black", font)
         for column, values in enumerate(maps):
             corner = (left + column * width, top)
-            has_signs = signed is not None and column >= signed
-            heat, scale = (around_zero(values), SIGNED) if has_signs else (stretched(values), SCALE)
-            sheet.paste(over(image, heat, scale=scale), corner)
+            is_signed = signed is not None and column >= signed
+            heat, colours = (rescale_around_zero(values), DIVERGING) if is_signed else (rescale(values), CIVIDIS)
+            sheet.paste(overlay(image, heat, colours=colours), corner)
             if patch >= 0:
                 high, wide = TILE / inside.grid[0], image.width / inside.grid[1]
                 x, y = corner[0] + patch % inside.grid[1] * wide, top + patch // inside.grid[1] * high
-                draw.rectangle((x, y, x + wide, y + high), outline="black" if has_signs else "white")
+                draw.rectangle((x, y, x + wide, y + high), outline="black" if is_signed else "white")
     return sheet

@@ -1,6 +1,6 @@
-"""The report: one HTML file with everything in it, which needs no server and asks no host for anything.
+"""The report: a single HTML file that needs no server and no network.
 
-The page is in the folder page/: its HTML, with the names of what is put in between braces, its style and its scripts.
+The folder page/ has its HTML with {{placeholders}}, its style and its scripts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image
 
 from .charts import as_svg, charts, layer_label
-from .colours import SCALE, SIGNED
+from .colours import CIVIDIS, DIVERGING
 from .inside import Inside
 from .packing import Packed, pack
 from .pictures import saliency_picture
@@ -27,7 +27,7 @@ SCRIPTS = ("maps.js", "report.js")
 
 
 def report(inside: Inside, title: str, graph: str) -> str:
-    """A page about one image; `graph` is the SVG of a block (see block_graph)."""
+    """Return the page about one image; `graph` is the SVG of a block (see block_graph)."""
     from .. import __version__
 
     rows, columns = inside.grid
@@ -40,8 +40,8 @@ def report(inside: Inside, title: str, graph: str) -> str:
         "rows": rows,
         "columns": columns,
         "depth": max(1, len(packed.layers)),
-        "scale": _gradient(SCALE),
-        "signed": _gradient(SIGNED),
+        "scale": _gradient(CIVIDIS),
+        "signed": _gradient(DIVERGING),
         "sharpness": "pixelated" if inside.image.shape[0] < 128 else "auto",
         "image": _data_url(Image.fromarray(inside.image), "PNG" if inside.image.shape[0] < 128 else "JPEG"),
         "predictions": "\n".join(_predictions(inside)),
@@ -70,7 +70,7 @@ def report(inside: Inside, title: str, graph: str) -> str:
 
 
 def rounded(values: np.ndarray, digits: int = 5) -> Any:
-    """As lists, to so many significant digits."""
+    """Convert to nested lists, rounded to `digits` significant digits."""
     if values.ndim:
         return [rounded(part, digits) for part in values]
     return float(f"{values:.{digits}g}")
@@ -81,16 +81,16 @@ def _page(name: str) -> str:
 
 
 def _fill(text: str, parts: dict[str, Any]) -> str:
-    """In one pass: what is put in is not searched again."""
+    """Fill in placeholders, in one pass: inserted text is not searched again."""
     return re.sub(r"\{\{(\w+)\}\}", lambda found: str(parts[found[1]]), text)
 
 
-def _gradient(scale: np.ndarray) -> str:
-    return f"linear-gradient(90deg, {', '.join('rgb({:g} {:g} {:g})'.format(*c) for c in scale)})"
+def _gradient(colours: np.ndarray) -> str:
+    return f"linear-gradient(90deg, {', '.join('rgb({:g} {:g} {:g})'.format(*c) for c in colours)})"
 
 
 def _numbers(inside: Inside, packed: Packed) -> dict[str, Any]:
-    """What the scripts need."""
+    """Collect the numbers for the scripts."""
     rows, columns = inside.grid
     layers, heads = inside.class_attention.shape[:2]
     return {
@@ -98,8 +98,8 @@ def _numbers(inside: Inside, packed: Packed) -> dict[str, Any]:
         "columns": columns,
         "heads": heads,
         "start": inside.start,
-        "scale": SCALE.astype(int).tolist(),
-        "signed": SIGNED.astype(int).tolist(),
+        "scale": CIVIDIS.astype(int).tolist(),
+        "signed": DIVERGING.astype(int).tolist(),
         "class_attention": rounded(inside.class_attention.reshape(layers, heads, -1)),
         "layers": packed.layers,
         "steps": packed.steps,
@@ -108,10 +108,10 @@ def _numbers(inside: Inside, packed: Packed) -> dict[str, Any]:
 
 
 def _predictions(inside: Inside) -> Iterator[str]:
-    for place, i in enumerate(inside.best):
+    for rank, i in enumerate(inside.best):
         name, p = escape(inside.classes[i]), float(inside.probabilities[i])
         yield (
-            f'<li tabindex="{-1 if place else 0}" data-equation="eq-probability" aria-label="{name}: {p:.2%}">'
+            f'<li tabindex="{-1 if rank else 0}" data-equation="eq-probability" aria-label="{name}: {p:.2%}">'
             f'<span class="name"><span>{name}</span><span>{p:.1%}</span></span>'
             f'<span class="bar" style="width: {100 * p:.2f}%"></span></li>'
         )
@@ -122,7 +122,7 @@ def _class_maps(inside: Inside) -> Iterator[str]:
     for layer in range(layers):
         own = ", ".join(f"{share:.1%}" for share in inside.to_itself[layer])
         name = f"Class attention, layer {layer + 1}"
-        yield f'<h3>{name}</h3>\n<p class="small">To itself, head by head: {own}.</p>\n<div class="maps">'
+        yield f'<h3>{name}</h3>\n<p class="small">Attention to itself, by head: {own}.</p>\n<div class="maps">'
         for head in range(heads):
             yield _figure(inside, "class", layer, head, f"Head {head + 1}", "eq-8", f"{name}, head {head + 1}")
         yield _figure(inside, "class", layer, "mean", "Mean of heads", "eq-mean", f"{name}, mean of heads")
@@ -130,15 +130,15 @@ def _class_maps(inside: Inside) -> Iterator[str]:
 
 
 def _figure(inside: Inside, kind: str, layer: object, head: object, caption: str, equation: str, name: str) -> str:
-    """A map: its canvas, a frame around the chosen patch, and below it what it shows; the script fills it.
+    """Return a map: a canvas that the script fills, a frame around the selected patch, and a caption.
 
-    It is an `application`, so that the arrow keys arrive also where a screen reader has uses of its own for them.
+    Its role is `application`, so that screen readers pass the arrow keys on.
     """
     rows, columns = inside.grid
     return (
         f'<figure data-kind="{kind}" data-layer="{layer}" data-head="{head}" data-name="{name}" '
         f'data-equation="{equation}"><div class="map" tabindex="0" role="application" '
-        f'aria-roledescription="map of patches" aria-label="{name}. Arrow keys choose a patch.">'
+        f'aria-roledescription="map of patches" aria-label="{name}. Arrow keys select a patch.">'
         f'<canvas width="{columns}" height="{rows}"></canvas><span class="cursor"></span></div>'
         f'<figcaption><b>{caption}</b> <span class="range"></span> <span class="value"></span></figcaption></figure>'
     )
@@ -147,8 +147,8 @@ def _figure(inside: Inside, kind: str, layer: object, head: object, caption: str
 def _saliency(inside: Inside) -> Iterator[str]:
     for layer in range(len(inside.class_attention)):
         url = _data_url(saliency_picture(inside, layer), "JPEG")
-        says = f"Saliency of class-attention layer {layer + 1}: bright where the heads look most"
-        yield f'<figure><img src="{url}" alt="{says}"><figcaption><b>Layer {layer + 1}</b></figcaption></figure>'
+        alt = f"Saliency of class-attention layer {layer + 1}: bright where the heads attend most"
+        yield f'<figure><img src="{url}" alt="{alt}"><figcaption><b>Layer {layer + 1}</b></figcaption></figure>'
 
 
 def _table(inside: Inside) -> Iterator[str]:
@@ -159,11 +159,11 @@ def _table(inside: Inside) -> Iterator[str]:
 
 
 def _rounding(packed: Packed, depth: int) -> str:
-    left_out = depth - len(packed.layers)
+    omitted = depth - len(packed.layers)
     return (
-        f"To keep this file small, these numbers are rounded: for each patch to {packed.steps + 1} steps between the "
-        "least and the largest before mixing; those after mixing are computed from them here. All else is rounded to "
-        f"five digits.{f' For the same reason {left_out} of the {depth} layers are left out.' if left_out else ''}"
+        f"To keep this file small, weights before mixing are rounded to {packed.steps + 1} levels between the minimum "
+        "and the maximum of each patch, and weights after mixing are computed from them. All other numbers are rounded "
+        f"to five digits.{f' For the same reason, {omitted} of the {depth} layers are omitted.' if omitted else ''}"
     )
 
 

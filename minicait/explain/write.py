@@ -1,4 +1,4 @@
-"""Reports on disk: the page, and if asked for, its pictures and its numbers beside it."""
+"""Reports on disk: the page and, on request, its pictures and numbers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..files.atomic import atomic, write_text
 from ..models import Model
 from .attention import saliency
 from .block_graph import block_graph
@@ -20,25 +21,26 @@ from .report import report, rounded
 def write_report(
     inside: Inside, path: Path, title: str, graph: str, png: bool = False, numbers: bool = False
 ) -> list[Path]:
-    """report.html; with `png` report-saliency-1.png and so on, with `numbers` report.json. Returns what was written."""
-    path.write_text(report(inside, title, graph), encoding="utf-8")
+    """Write report.html; with `png` also report-saliency-1.png etc., with `numbers` report.json. Return the paths."""
+    write_text(path, report(inside, title, graph))
     written = [path]
     if png:
         for name, picture in pictures(inside):
             written.append(path.with_name(f"{path.stem}-{name}.png"))
-            picture.save(written[-1])
+            with atomic(written[-1]) as unfinished:
+                picture.save(unfinished, "PNG")
         written.append(path.with_name(f"{path.stem}-block.svg"))
-        written[-1].write_text(graph, encoding="utf-8")
+        write_text(written[-1], graph)
     if numbers:
         written.append(path.with_suffix(".json"))
-        written[-1].write_text(json.dumps(as_numbers(inside, title), ensure_ascii=False), encoding="utf-8")
+        write_text(written[-1], json.dumps(as_numbers(inside, title), ensure_ascii=False))
     return written
 
 
 def write_reports(
     model: Model, images: Sequence[np.ndarray], titles: Sequence[str], classes: Sequence[str], path: Path
 ) -> list[Path]:
-    """One for each image (H, W, 3) in uint8: report-1.html, report-2.html and so on."""
+    """Write report-1.html, report-2.html and so on, one for each image (H, W, 3) in uint8."""
     graph = block_graph(model)
     return [
         write_report(look(model, image, classes), numbered(path, i), title, graph)[0]
@@ -51,7 +53,7 @@ def numbered(path: Path, number: int) -> Path:
 
 
 def as_numbers(inside: Inside, title: str) -> dict[str, Any]:
-    """All of the report but for self-attention, of which there is too much: that of the patch which is shown first."""
+    """Return the numbers of the report; of self-attention, only that of the patch that is shown first."""
     rows, columns = inside.grid
     guesses = [{"class": inside.classes[i], "index": i, "probability": float(inside.probabilities[i])}
                for i in inside.best]  # fmt: skip

@@ -1,9 +1,10 @@
-"""Files from and for people: weights, checkpoints' tensors, downloads, archives.
+"""Files: weights, tensors, downloads, archives.
 
-weights      weights in and out of files of any format
-pth          PyTorch's .pth, read without PyTorch and without running anything inside
+weights      load and save weights
+pth          PyTorch's .pth, read without PyTorch and without executing anything in it
 tensorfile   .safetensors
 pretrained   a trained model from its weights; the authors' weights, downloaded
 download     downloads that resume
-archive      .tgz from strangers, unpacked safely
+archive      safe extraction of .tgz
+atomic       atomic writes
 """

@@ -1,4 +1,4 @@
-"""Unpack a .tgz from elsewhere: only plain files and folders, and only below the folder that they are meant for."""
+"""Safe extraction of a .tgz: only plain files and folders, and only below the target folder."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path, PurePosixPath
 
 from tqdm import tqdm
 
-# One step of a path that means the same on every system: no '..', root, drive, backslash, control character, nor the
-# dots and spaces at the end that Windows drops. What is refused on one machine is refused on all.
+# A path component that means the same on every system: no '..', root, drive, backslash, control character, and no
+# trailing dots or spaces, which Windows drops. What one machine refuses, all refuse.
 PLAIN = re.compile(r"[^/\\:\x00-\x1f]*[^/\\:\x00-\x1f. ]")
 
 
 def extract(archive: Path, folder: Path, limit: int) -> None:
-    """Write what is in `archive` to `folder`, at most `limit` bytes of it; ValueError if it is damaged or not harmless.
+    """Unpack `archive` into `folder`, at most `limit` bytes; ValueError if it is damaged or unsafe.
 
-    Owners, permissions and dates in the archive are ignored. After an error, part of it may have been written.
+    Owners, permissions and dates are ignored. After an error, some of the files may have been written.
     """
     try:
         with (
@@ -31,7 +31,7 @@ def extract(archive: Path, folder: Path, limit: int) -> None:
             written = 0
             for member in tar:
                 _check(member, limit - written, archive)
-                _write(tar, member, folder)
+                _extract_member(tar, member, folder)
                 written += member.size
                 bar.update(packed.tell() - bar.n)
             _check_end(stream)
@@ -50,25 +50,25 @@ def _check(member: tarfile.TarInfo, room: int, archive: Path) -> None:
         raise ValueError(f"{archive} holds more bytes than it should, counted up to {member.name!r}")
 
 
-def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
-    """Not tarfile's own extract, which sets modes and owners, and cannot be told not to in every Python 3.11."""
+def _extract_member(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
+    """Write a file or make a folder. tarfile's own extract sets modes and owners, unavoidably in some Python 3.11."""
     path = folder / member.name
     if member.isdir():
         path.mkdir(parents=True, exist_ok=True)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     content = tar.extractfile(member)
-    assert content is not None  # as it is for all but files and links
+    assert content is not None  # the member is a file
     with content, path.open("wb") as file:
         shutil.copyfileobj(content, file)
 
 
 def _check_end(stream: gzip.GzipFile) -> None:
-    """tarfile takes a damaged header for the end; after the true one come only zeros, then gzip's checksum."""
+    """Check that only zeros follow, then gzip's checksum: tarfile takes a damaged header for the end."""
     zeros = 0
     while chunk := stream.read(1 << 16):
         if chunk.strip(b"\0"):
             raise tarfile.ReadError("a header in the middle of it cannot be read")
         zeros += len(chunk)
-    if zeros < tarfile.BLOCKSIZE:  # of the two blocks that mark the end, tarfile has read one
+    if zeros < tarfile.BLOCKSIZE:  # two blocks mark the end, and tarfile has read one
         raise tarfile.ReadError("its end is missing")

@@ -1,4 +1,4 @@
-"""Downloads that resume, show their progress, and appear under their name only when they are complete and right."""
+"""Downloads that resume, show progress, and appear under their name only when complete and verified."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 CHUNK = 1 << 20
-TIMEOUT = 30  # seconds without a byte
-TRIES = 3  # as long as each brings more of the file
+TIMEOUT = 30  # seconds without data
+TRIES = 3  # as long as each makes progress
 
 
 class DownloadError(RuntimeError):
-    """A file could not be had. What arrived of it is kept where it is of use to the next try."""
+    """A download failed. A partial file is kept if the next attempt can use it."""
 
 
 class UnreachableError(DownloadError):
-    """Not a byte arrived: there is no network, or no such server or file."""
+    """Nothing arrived: there is no network, or no such server or file."""
 
 
 def cache_directory() -> Path:
-    """Where downloads are kept: MINICAIT_CACHE, or the system's place for such things."""
+    """Return the folder for downloads: MINICAIT_CACHE, or the system's cache folder."""
     if chosen := os.environ.get("MINICAIT_CACHE"):
         return Path(chosen)
     if sys.platform == "darwin":
@@ -45,16 +45,16 @@ def cache_directory() -> Path:
 
 
 def download(url: str, path: Path, sha256: str | None = None, size: int | None = None) -> Path:
-    """Fetch `url` to `path`, unless it is there; size and hash are checked where they are known.
+    """Download `url` to `path` unless it exists; check size and hash if they are known.
 
-    A part from an earlier try is continued if the server still has the same file, which it tells by its ETag. Where the
-    caller does not know the hash, the one that model hubs announce in a header (X-Linked-Etag) is used.
+    A partial file is resumed if the server's ETag is still the same. If the caller does not give a hash, the one that
+    model hubs announce in a header (X-Linked-Etag) is used.
     """
     part = path.with_name(f"{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(path.parent):
-            if path.is_file() and size in (None, path.stat().st_size):  # another process was at it meanwhile
+        with _locked(path.parent):
+            if path.is_file() and size in (None, path.stat().st_size):  # another process was faster
                 return path
             for tries in range(TRIES):
                 before = _length(part)
@@ -76,14 +76,14 @@ class _EndedEarlyError(DownloadError):
 
 
 def _complete(url: str, part: Path, path: Path, sha256: str | None, size: int | None) -> Path:
-    """Fetch what is missing of `part`, check it, and give it its name."""
-    if size is None or sha256 is None or _length(part) != size:  # else it was only not checked yet
+    """Fetch what is missing of `part`, verify it, and rename it to `path`."""
+    if size is None or sha256 is None or _length(part) != size:  # otherwise only the check is missing
         expected = _fetch(url, part)
         size, sha256 = size or expected.size, sha256 or expected.sha256
     arrived = _length(part)
     if size is not None and arrived < size:
         raise _EndedEarlyError(
-            f"{url} ended early, after {arrived:,} of {size:,} bytes; run the command again to go on"
+            f"{url} ended early, after {arrived:,} of {size:,} bytes; run the command again to resume"
         )
     if (size is not None and arrived > size) or (sha256 is not None and _hash(part) != sha256):
         _discard(part)
@@ -94,8 +94,8 @@ def _complete(url: str, part: Path, path: Path, sha256: str | None, size: int | 
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time fetches to a folder; the others wait for it, where the system has such locks."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Let one process at a time download to a folder, where the system has file locks."""
     if fcntl is None:
         yield
         return
@@ -112,12 +112,12 @@ def _length(part: Path) -> int:
 
 
 class _Expected(urllib.request.HTTPRedirectHandler):
-    """What the server says the file is, read from the answer and from the redirects before it."""
+    """Size and hash that the server announces, in the response or in a redirect before it."""
 
     size: int | None = None
     sha256: str | None = None
 
-    def note(self, headers: Any) -> None:
+    def read(self, headers: Any) -> None:
         tag = (headers.get("X-Linked-Etag") or "").strip('"')
         if re.fullmatch("[0-9a-f]{64}", tag):
             self.sha256 = tag
@@ -125,31 +125,31 @@ class _Expected(urllib.request.HTTPRedirectHandler):
             self.size = int(linked)
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        self.note(headers)
+        self.read(headers)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def _fetch(url: str, part: Path) -> _Expected:
-    """Append to `part` what is missing of it, or fetch it anew."""
+    """Append what is missing to `part`, or fetch all of it."""
     expected = _Expected()
     tag = _tag_file(part).read_text() if _tag_file(part).exists() else ""
-    done = part.stat().st_size if part.exists() and tag else 0  # without a tag, nobody knows what it is a part of
+    done = part.stat().st_size if part.exists() and tag else 0  # a part without a tag may be of any file
     request = urllib.request.Request(url, headers={"User-Agent": "minicait"})
     if done:
         request.add_header("Range", f"bytes={done}-")
-        request.add_header("If-Range", tag)  # the whole file, should it have changed
+        request.add_header("If-Range", tag)  # or send the whole file, if it has changed
     try:
         answer = urllib.request.build_opener(expected).open(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
         if error.code != 416:
             raise
-        _discard(part)  # the server has nothing beyond what is here: complete, or of another file
+        _discard(part)  # the server has no more bytes: the part is complete, or of another file
         return _fetch(url, part)
     with answer:
-        expected.note(answer.headers)
+        expected.read(answer.headers)
         if answer.status != 206 or not (answer.headers.get("Content-Range") or "").startswith(f"bytes {done}-"):
             if answer.status == 206:
-                raise OSError("the server sent another part than the one that was asked for")
+                raise OSError("the server sent a different range than requested")
             done = 0
         length = answer.headers.get("Content-Length")
         total = done + int(length) if length else expected.size

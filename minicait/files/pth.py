@@ -1,9 +1,9 @@
-"""Reading PyTorch's .pth files without PyTorch, and without running anything that is in them.
+"""Read PyTorch's .pth files without PyTorch, and without executing anything in them.
 
-Such a file is a zip archive: `data.pkl` is a pickle that describes tensors, and each `data/<key>` holds the bytes of
-one storage. A pickle can ask for any Python function to be called, and can rewrite the attributes of what it made. So
-this reader knows a short list of names and refuses a file that asks for any other, gives the pickle nothing that has
-attributes to rewrite, and checks that every tensor lies inside its storage. Values stay on disk until they are read.
+A .pth file is a zip archive: `data.pkl` is a pickle that describes tensors, and each `data/<key>` holds the bytes of
+one storage. A pickle can call any Python function and rewrite attributes of the objects it creates. So this reader
+refuses all but a short list of names, gives the pickle no object with attributes to rewrite, and checks that every
+tensor lies inside its storage. Values stay on disk until they are read.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ import numpy as np
 
 from .tensorfile import from_bfloat16
 
-MAX_PICKLE = 100_000_000  # bytes; that of a large model has a few hundred thousand
+MAX_PICKLE = 100_000_000  # bytes; a large model has a few hundred thousand
 
 
 class UnsafeFileError(ValueError):
-    """The file asks for something that is not needed to read tensors."""
+    """The file asks for something that tensors do not need."""
 
 
 class StoredTensor(NamedTuple):
-    """Where a tensor lies in the archive: offset and stride are counted in values."""
+    """Location of a tensor in the archive; offset and stride count elements."""
 
     entry: str
     dtype: str
@@ -42,14 +42,14 @@ class StoredTensor(NamedTuple):
 
     @property
     def extent(self) -> int:
-        """From its first value to its last, how many values of the storage it spans."""
+        """Number of elements of the storage from the tensor's first to its last."""
         if 0 in self.shape:
             return 0
         return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True))
 
 
 def read_tensor(path: Path, tensor: StoredTensor) -> np.ndarray:
-    """Bring a tensor into memory."""
+    """Read a tensor into memory."""
     with zipfile.ZipFile(path) as archive, archive.open(tensor.entry) as data:
         data.seek(tensor.offset * tensor.itemsize)
         raw = bytearray(data.read(tensor.extent * tensor.itemsize))
@@ -60,8 +60,8 @@ def read_tensor(path: Path, tensor: StoredTensor) -> np.ndarray:
     return np.lib.stride_tricks.as_strided(values, tensor.shape, [s * values.itemsize for s in tensor.stride])
 
 
-class _Fixed:
-    """A function as the pickle may call it, without attributes that it could rewrite."""
+class _SealedFunction:
+    """A function that the pickle may call, without attributes that it could rewrite."""
 
     __slots__ = ("_function",)
 
@@ -81,14 +81,14 @@ class _Fixed:
 
 
 class _Storage(NamedTuple):
-    """Made by `persistent_load` alone, so that a tuple in the pickle cannot pass for one."""
+    """Created only by `persistent_load`, so that a tuple in the pickle cannot pass for one."""
 
     entry: str
     dtype: str
 
 
 class _Inert:
-    """Stands for an object that is in the file and not wanted: it takes anything and does nothing."""
+    """Stand-in for an object that is ignored: it accepts anything and does nothing."""
 
     __slots__ = ()
 
@@ -110,7 +110,7 @@ _STORAGES = {
     "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16", "CharStorage": "int8",
     "ByteStorage": "uint8", "BoolStorage": "bool",
 }  # fmt: skip
-_IGNORED = {  # what training scripts keep beside the weights
+_IGNORED = {  # objects that training scripts save beside the weights
     "argparse": {"Namespace"},
     "numpy": {"dtype"},
     "numpy.core.multiarray": {"scalar"},
@@ -128,13 +128,13 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(io.BytesIO(archive.read(f"{root}/data.pkl")))
         self.path, self.root = path, root
         self.sizes = {info.filename: info.file_size for info in archive.infolist()}
-        self.inert = type("Inert", (_Inert,), {"__slots__": ()})  # a class of this file's own
+        self.inert = type("Inert", (_Inert,), {"__slots__": ()})  # a class of its own for every file
         self.known: dict[tuple[str, str], Any] = {
             ("collections", "OrderedDict"): OrderedDict,
-            ("torch", "Size"): _Fixed(tuple),
-            ("torch._utils", "_rebuild_tensor_v2"): _Fixed(self.tensor),
-            ("torch._utils", "_rebuild_parameter"): _Fixed(lambda tensor, *_: tensor),
-            ("torch._utils", "_rebuild_parameter_with_state"): _Fixed(lambda tensor, *_: tensor),
+            ("torch", "Size"): _SealedFunction(tuple),
+            ("torch._utils", "_rebuild_tensor_v2"): _SealedFunction(self.tensor),
+            ("torch._utils", "_rebuild_parameter"): _SealedFunction(lambda tensor, *_: tensor),
+            ("torch._utils", "_rebuild_parameter_with_state"): _SealedFunction(lambda tensor, *_: tensor),
         }
 
     def find_class(self, module: str, name: str) -> Any:
@@ -145,20 +145,20 @@ class _Unpickler(pickle.Unpickler):
         if name in _IGNORED.get(module, ()):
             return self.inert
         raise UnsafeFileError(
-            f"it asks for {module}.{name}, and only tensors and plain containers are read from such files, because "
-            "anything else could run code on this machine"
+            f"it asks for {module}.{name}, but only tensors and plain containers are read, because anything else could "
+            "run code on this machine"
         )
 
     def persistent_load(self, pid: Any) -> _Storage:
         kind, dtype, key, *_ = pid
         if kind != "storage" or dtype not in _STORAGES.values() or not isinstance(key, str):
-            raise UnsafeFileError(f"it refers to {str(kind)[:40]!r}, which is no tensor's storage")
+            raise UnsafeFileError(f"it refers to {str(kind)[:40]!r}, which is not a tensor's storage")
         return _Storage(f"{self.root}/data/{key}", dtype)
 
     def tensor(self, storage: Any, offset: Any, shape: Any, stride: Any, *_: Any) -> StoredTensor:
         whole = all(type(n) is int and n >= 0 for n in (offset, *shape, *stride))
         if type(storage) is not _Storage or not whole or len(shape) != len(stride):
-            raise UnsafeFileError("it describes a tensor that cannot be")
+            raise UnsafeFileError("it describes an impossible tensor")
         result = StoredTensor(storage.entry, storage.dtype, offset, tuple(shape), tuple(stride))
         if (offset + result.extent) * result.itemsize > self.sizes.get(storage.entry, 0):
             raise UnsafeFileError(f"it describes a tensor that reaches beyond its storage {storage.entry}")
@@ -168,14 +168,14 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_pth(path: Path) -> Any:
-    """What the file holds: containers as they are, with a StoredTensor for every tensor."""
+    """Return the contents of a file: containers as they are, and a StoredTensor for every tensor."""
     try:
         with zipfile.ZipFile(path) as archive:
             pickles = [name for name in archive.namelist() if name.endswith("/data.pkl")]
             if len(pickles) != 1:
-                raise ValueError(f"it has {len(pickles)} data.pkl, and a PyTorch file has one")
+                raise ValueError(f"it has {len(pickles)} data.pkl instead of one")
             if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
-                raise ValueError("its entries are compressed, which those of PyTorch are not")
+                raise ValueError("its entries are compressed, unlike those of PyTorch")
             if archive.getinfo(pickles[0]).file_size > MAX_PICKLE:
                 raise ValueError("its data.pkl is too large to be a description of tensors")
             return _Unpickler(archive, path, pickles[0].removesuffix("/data.pkl")).load()
@@ -187,11 +187,11 @@ def read_pth(path: Path) -> Any:
     except UnsafeFileError as error:
         raise UnsafeFileError(f"{path.name} is refused: {error}") from None
     except Exception as error:  # a damaged pickle can fail in any way
-        raise ValueError(f"{path.name} is damaged or no PyTorch file ({str(error)[:200]})") from error
+        raise ValueError(f"{path.name} is damaged or not a PyTorch file ({str(error)[:200]})") from error
 
 
 def tensors_in(content: Any, entries: tuple[str, ...]) -> dict[str, StoredTensor] | None:
-    """The named tensors under the first of these entries of a checkpoint; "" is its top. None if it has no such."""
+    """Return the named tensors of the first entry that a checkpoint has, where "" is its top level, or None."""
     for entry in entries:
         found = content if entry == "" else content.get(entry) if isinstance(content, Mapping) else None
         if isinstance(found, Mapping):

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from .pictures import curves, write_text
+from ..files.atomic import write_text
+from .pictures import curves
 
 
 @dataclass

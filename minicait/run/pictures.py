@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -14,6 +13,7 @@ from PIL import Image
 from autograd.draw import Svg
 
 from ..data.picture import denormalise
+from ..files.atomic import write_bytes
 
 WIDTH, HEIGHT, LEFT, TOP, EDGE = 420, 260, 64, 34, 16
 COLOURS = ("#2b6cb0", "#dd6b20", "#2f855a", "#b83280", "#6b46c1", "#718096")
@@ -79,22 +79,8 @@ def batch_picture(images: np.ndarray, columns: int = 8, least_side: int = 64) ->
     return sheet.resize((sheet.width * factor, sheet.height * factor), Image.Resampling.NEAREST)
 
 
-def write_text(path: Path, text: str) -> None:
-    _write(path, text.encode("utf-8"))
-
-
 def write_picture(path: Path, picture: Image.Image) -> None:
     """As the kind that its name says."""
     content = io.BytesIO()
     picture.save(content, Image.registered_extensions()[path.suffix], quality=92)
-    _write(path, content.getvalue())
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all."""
-    unfinished = path.with_name(f".{path.name}.tmp")
-    with unfinished.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
+    write_bytes(path, content.getvalue())

@@ -21,6 +21,7 @@ from ..data.picture import BadImageError, denormalise
 from ..data.shapes import Shapes
 from ..data.transforms import evaluation, training
 from ..explain import attention_sheet, write_reports
+from ..files.atomic import write_text
 from ..files.pretrained import load_model
 from ..files.weights import save_weights
 from ..machine import cpu_count
@@ -32,7 +33,7 @@ from ..train.trainer import Epoch, NotFiniteError, Trainer
 from .console import estimate, first_lines, resume_command
 from .gpu_memory import advising, to_train
 from .journal import Row, write_journal
-from .pictures import batch_picture, write_picture, write_text
+from .pictures import batch_picture, write_picture
 from .plan import Plan
 from .signals import Signals, Stopped
 

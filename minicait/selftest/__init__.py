@@ -28,9 +28,9 @@ def parts(device: str, quick: bool = False) -> list[Part]:
     pair = f"{device} against NumPy" if on_gpu else "NumPy against its float64"
     dtypes = "float32, float16" + (", float64" if on_gpu else "")
     rows = f"{min(kernels.LENGTHS)} to {max(kernels.LENGTHS)}"
-    leave_out = partial(not_run, "left out by --quick")
+    leave_out = partial(not_run, "skipped in a quick self-test")
     return [
-        Part("machine", "what this is", partial(machine.look, device)),
+        Part("machine", "what this is", partial(machine.describe, device)),
         Part("gradients", "every operation's gradient against differences of its value, NumPy", operations.gradients),
         Part("operations", f"{len(CASES)} cases in {dtypes}, value and gradients: {pair}",
              partial(operations.values, device)),

@@ -1,8 +1,8 @@
-"""The same computation in two places, and how far apart the results are.
+"""Run the same computation in two places and compare the results.
 
-The unit is a rounding: the step from 1 to the next number of the dtype, times the largest value of an array or 1. So
-one limit fits all dtypes. A GPU is compared with NumPy in the same dtype. Without a GPU, NumPy is compared with itself
-in float64, on the same inputs.
+Differences are counted in roundings: the step from 1 to the next number of the dtype, times the largest value of the
+array, or 1 if that is larger. So one limit fits all dtypes. A GPU is compared with NumPy in the same dtype. Without a
+GPU, NumPy is compared with itself in float64, on the same inputs.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from autograd.cases import roundings_apart
 
 from .report import DIFFERS, OK, Finding
 
-Run = Callable[[str, str, str], list[np.ndarray]]  # from device, dtype, and the dtype that inputs are rounded to
+Run = Callable[[str, str, str], list[np.ndarray]]  # device, dtype, dtype that inputs are rounded to
 
-ALLOWED = 8  # roundings: twice what the tests allow, for a GPU also fuses products with sums, and has an exp of its own
-SHOWN = 8  # names in the table; the file has them all
+ALLOWED = 8  # roundings: twice what the tests allow, because a GPU fuses multiply-adds and has its own exp
+SHOWN = 8  # names in the table; the file lists all
 
 
 class Comparison(NamedTuple):
     name: str
     dtype: str
     apart: float  # in roundings
-    trouble: str = ""  # a traceback
+    error: str = ""  # traceback
 
     @property
     def agrees(self) -> bool:
-        return not self.trouble and self.apart <= ALLOWED
+        return not self.error and self.apart <= ALLOWED
 
     def __str__(self) -> str:
-        return f"{self.name} in {self.dtype} ({'error' if self.trouble else f'{self.apart:.3g} roundings'})"
+        return f"{self.name} in {self.dtype} ({'error' if self.error else f'{self.apart:.3g} roundings'})"
 
 
 def compared(runs: Mapping[str, Run], device: str) -> Finding:
-    """Every run on the device, in every dtype. One that raises does not keep the others from running."""
+    """Compare every run in every dtype. One that raises does not stop the others."""
     dtypes = ("float32", "float16") if device == "cpu" else ("float32", "float16", "float64")
     rows = {name: [_comparison(name, run, device, dtype) for dtype in dtypes]
             for name, run in tqdm(runs.items(), disable=None, leave=False)}  # fmt: skip
     everything = [comparison for row in rows.values() for comparison in row]
     wrong = [comparison for comparison in everything if not comparison.agrees]
-    largest = max((comparison.apart for comparison in everything if not comparison.trouble), default=0.0)
+    largest = max((comparison.apart for comparison in everything if not comparison.error), default=0.0)
     result = f"{len(everything) - len(wrong)} of {len(everything)} agree"
     if not wrong:
         return Finding(OK, f"{result}, at most {largest:.1f} roundings apart ({ALLOWED} allowed)", _lines(rows))
@@ -63,12 +63,12 @@ def _comparison(name: str, run: Run, device: str, dtype: str) -> Comparison:
 
 
 def _lines(rows: Mapping[str, list[Comparison]]) -> Iterator[str]:
-    """One for each run, and then the tracebacks."""
-    yield f"differences in roundings, of 1 or the largest value, to the digits of the dtype; {ALLOWED} allowed"
+    """Yield a line for each run, then the tracebacks."""
+    yield f"differences in roundings of the dtype, relative to the largest value or 1; {ALLOWED} allowed"
     for name, row in rows.items():
-        cells = (f"{c.dtype} {'error' if c.trouble else f'{c.apart:.3g}':7s} {'ok' if c.agrees else 'DIFFERS':7s}"
+        cells = (f"{c.dtype} {'error' if c.error else f'{c.apart:.3g}':7s} {'ok' if c.agrees else 'DIFFERS':7s}"
                  for c in row)  # fmt: skip
         yield f"{name:42s} {'  '.join(cells)}".rstrip()
-    for comparison in (c for row in rows.values() for c in row if c.trouble):
+    for comparison in (c for row in rows.values() for c in row if c.error):
         yield f"{comparison.name} in {comparison.dtype}:"
-        yield from (f"  {line}" for line in comparison.trouble.splitlines())
+        yield from (f"  {line}" for line in comparison.error.splitlines())

@@ -1,4 +1,4 @@
-"""What this machine is: the versions and devices that a bug may depend on. Nothing that says whose it is."""
+"""The machine: versions and devices that a bug may depend on, and nothing that identifies its user."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTINGS = (
 )  # fmt: skip
 
 
-def look(device: str) -> Finding:
+def describe(device: str) -> Finding:
     facts = {
         "minicait": __version__,
         "Python": f"{platform.python_version()} ({platform.python_implementation()})",
@@ -38,19 +38,19 @@ def look(device: str) -> Finding:
     }
     short = f"{facts['CPU']}; Python {platform.python_version()}, NumPy {np.__version__} with {facts['BLAS']}; "
     why_not = cuda.why_unusable()
-    if installed_cupy := why_not is None or not why_not.startswith("CuPy is not installed"):
-        facts |= {name: told(ask) for name, ask in CUDA.items()}
-    gpus = told(gpu_names) if installed_cupy else "none"
+    if has_cupy := why_not is None or not why_not.startswith("CuPy is not installed"):
+        facts |= {name: answer(question) for name, question in CUDA.items()}
+    gpus = answer(gpu_names) if has_cupy else "none"
     facts["GPU"] = gpus if why_not is None else f"{gpus}; not usable: {why_not}"
     facts["tested on"] = device
     short += gpus if why_not is None else f"no GPU: {why_not}"
     return Finding(OK, short, [f"{name + ':':22s} {value}" for name, value in facts.items()])
 
 
-def told(ask: Callable[[], Any]) -> str:
-    """An answer, or why there is none."""
+def answer(question: Callable[[], Any]) -> str:
+    """Return the result of a call as text, or why it failed."""
     try:
-        return str(ask())
+        return str(question())
     except Exception as error:
         return f"unknown ({type(error).__name__}: {error})"
 
@@ -59,16 +59,16 @@ def cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):  # not Linux, or a CPU that does not say
+    except (OSError, StopIteration):  # not Linux, or not in there
         return platform.processor() or platform.machine()
 
 
 def blas() -> str:
-    """That NumPy multiplies matrices with."""
+    """Name and version of NumPy's BLAS."""
     found = [library for library in threadpool_info() if library["user_api"] == "blas"]
     kinds = dict.fromkeys(" ".join(str(library.get(key)) for key in ("internal_api", "version", "architecture")
                                    if library.get(key)) for library in found)  # fmt: skip
-    return ", ".join(kinds) or "a BLAS that does not say"
+    return ", ".join(kinds) or "an unknown BLAS"
 
 
 def installed(package: str) -> str | None:
@@ -79,18 +79,18 @@ def installed(package: str) -> str | None:
 
 
 def nvidia_wheels() -> dict[str, str]:
-    """CUDA's libraries, where pip installed them."""
+    """Versions of the CUDA libraries that pip installed."""
     found = {str(wheel.metadata["Name"]).lower(): wheel.version for wheel in metadata.distributions()}
     return {name: found[name] for name in sorted(found) if name.startswith("nvidia-")}
 
 
 def version(number: int) -> str:
-    """As CUDA counts: 12090 is 12.9, and 0 is the driver's where there is none."""
+    """Format a version number of CUDA: 12090 is 12.9; a missing driver reports 0."""
     return "none" if number == 0 else f"{number // 1000}.{number % 1000 // 10}"
 
 
 def gpu_names() -> str:
-    """Every GPU that is visible, with its compute capability and memory."""
+    """List the visible GPUs with their compute capability and memory."""
     runtime = cuda.module().cuda.runtime
     found = []
     for i in range(runtime.getDeviceCount()):
@@ -101,16 +101,16 @@ def gpu_names() -> str:
 
 
 def cublas_version() -> str:
-    """The number that it gives itself, such as 120905."""
+    """Return cuBLAS's own number, such as 120905."""
     library = cuda.cublas()
     if not hasattr(library, "getVersion"):
-        return "cannot be asked"
+        return "unknown"
     return str(library.getVersion(cuda.cublas_handle()))
 
 
 CUDA: dict[str, Callable[[], str]] = {
     "CUDA runtime": lambda: version(cuda.module().cuda.runtime.runtimeGetVersion()),
-    "CUDA of the driver": lambda: version(cuda.module().cuda.runtime.driverGetVersion()),
+    "CUDA driver": lambda: version(cuda.module().cuda.runtime.driverGetVersion()),
     "NVRTC": lambda: "{}.{}".format(*cuda.module().cuda.nvrtc.getVersion()),
     "cuBLAS": cublas_version,
 }

@@ -1,9 +1,8 @@
-"""Parts of a self-test, the table of what they found, and the file with everything that was found."""
+"""Parts of a self-test, the table of their findings, and the file with all details."""
 
 from __future__ import annotations
 
 import getpass
-import os
 import re
 import textwrap
 import time
@@ -13,15 +12,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from ..files.atomic import write_text
+
 OK, DIFFERS, FAILED, NOT_RUN = "ok", "differs", "failed", "not run"
-NAME, WIDTH = 20, 100  # of the first column, and of the table in the file
-HOMES = re.compile(r"(?:[a-z]:)?[/\\]+(?:home|users)[/\\]+[^/\\\s'\"]+", re.IGNORECASE)  # on Linux, Windows and macOS
+NAME, WIDTH = 20, 100  # characters: the first column, and the table in the file
+HOMES = re.compile(r"(?:[a-z]:)?[/\\]+(?:home|users)[/\\]+[^/\\\s'\"]+", re.IGNORECASE)  # Linux, Windows, macOS
 
 
 class Finding(NamedTuple):
     verdict: str
     result: str  # for the table
-    lines: Iterable[str] = ()  # everything, for the file
+    lines: Iterable[str] = ()  # details, for the file
 
 
 def not_run(reason: str) -> Finding:
@@ -30,7 +31,7 @@ def not_run(reason: str) -> Finding:
 
 @dataclass
 class Part:
-    """Something to try, and, once it has run, what was found."""
+    """A check and, once it has run, its finding."""
 
     name: str
     what: str
@@ -40,11 +41,11 @@ class Part:
     has_run: bool = field(default=False, init=False)
 
     def run(self) -> None:
-        """An error in it is something found, too."""
+        """Run the check; an exception is a finding, too."""
         before = time.perf_counter()
         try:
             finding = self.work()
-            self.finding = finding._replace(lines=list(finding.lines))  # which are written more than once
+            self.finding = finding._replace(lines=list(finding.lines))  # written more than once
         except Exception as error:
             first = (str(error) or "no message").splitlines()[0]
             self.finding = Finding(FAILED, f"{type(error).__name__}: {first}", traceback.format_exc().splitlines())
@@ -56,19 +57,19 @@ class Part:
 
     @property
     def found(self) -> str:
-        """For people: the verdict, and what it rests on."""
+        """The verdict and the result."""
         return f"{self.finding.verdict}: {self.finding.result}" if self.finding.result else self.finding.verdict
 
 
 def table(parts: Iterable[Part], width: int = WIDTH) -> str:
-    what = (width - NAME - 2) * 6 // 13  # what was done takes somewhat less room than the result
+    what = (width - NAME - 2) * 6 // 13  # a little narrower than the result
     widths = NAME, what, width - NAME - 2 - what
     rows = [_row(widths, "part", "what was done", "result"), "-" * width]
     return "\n".join([*rows, *(_row(widths, part.name, part.what, part.found) for part in parts)])
 
 
 def _row(widths: tuple[int, ...], *cells: str) -> str:
-    """Cells that are too long go on below."""
+    """Format a row; long cells are wrapped."""
     columns = [textwrap.wrap(cell, width) or [""] for cell, width in zip(cells, widths, strict=True)]
     lines = []
     for i in range(max(map(len, columns))):
@@ -78,16 +79,16 @@ def _row(widths: tuple[int, ...], *cells: str) -> str:
 
 
 def in_full(parts: list[Part], title: str) -> str:
-    """The table, and then each part with all of its lines."""
+    """Return the table, then each part with all of its lines."""
     sections = [f"{title}\n\n{table(parts)}"]
     for part in parts:
         lines = "\n".join(f"  {line}" for line in part.finding.lines)
         sections.append(f"{part.name}: {part.what} ({part.seconds:.1f} s)\n  {part.found}\n{lines}".rstrip())
-    return without_names("\n\n".join(sections) + "\n")
+    return anonymise("\n\n".join(sections) + "\n")
 
 
-def without_names(text: str) -> str:
-    """Paths that lead through a home, or a folder named like the user, do not tell whose they are."""
+def anonymise(text: str) -> str:
+    """Remove the user from paths: home folders become ~, and folders with the user's name USER."""
     try:
         home, user = str(Path.home()), getpass.getuser()
     except (RuntimeError, KeyError, OSError, ImportError):  # no such user, in some containers
@@ -98,33 +99,27 @@ def without_names(text: str) -> str:
 
 
 def check_out(path: Path) -> None:
-    """What is wrong with the name of a file is told before any work is done."""
+    """Raise ValueError if a report cannot be written to `path`, before any work is done."""
     if str(path) == "-":
-        raise ValueError("--out - : the table is printed anyway; give the name of a file")
+        raise ValueError("the table is printed anyway: give the name of a file instead of -")
     if path.is_dir():
-        raise ValueError(f"--out {path} is a folder: give the name of a file")
+        raise ValueError(f"{path} is a folder: give the name of a file")
     if not path.parent.is_dir():
-        raise ValueError(f"--out {path}: there is no folder {path.parent}")
+        raise ValueError(f"{path} cannot be written: there is no folder {path.parent}")
 
 
 def is_stream(path: Path) -> bool:
-    """A device or a pipe, which takes a text once, and is not to be replaced by a file."""
+    """True for a device or a pipe, which takes a text once and must not be replaced by a file."""
     return path.exists() and not path.is_file()
 
 
 def write(path: Path, text: str) -> None:
-    """Under a temporary name until all is written, so that a crash leaves what was there; where a link leads to."""
+    """Write the report: into a file atomically, so that a crash leaves the previous one."""
     try:
         if is_stream(path):
             with path.open("w", encoding="utf-8") as file:
                 file.write(text)
             return
-        path = Path(os.path.realpath(path))
-        unfinished = path.with_name(f".{path.name}.tmp")
-        try:
-            unfinished.write_text(text, encoding="utf-8")
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        write_text(path, text)
     except OSError as error:
-        raise ValueError(f"--out {path} cannot be written: {error.strerror}") from error
+        raise ValueError(f"{path} cannot be written: {error.strerror}") from error

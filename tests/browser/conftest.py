@@ -41,7 +41,7 @@ class Browser:
         WebDriverWait(self.driver, seconds, 0.05).until(lambda _: self.run(f"return Boolean({condition})"), condition)
 
     def console_errors(self):
-        """What the page complained about since it was opened, and warnings too."""
+        """Errors and warnings on the console since the page was opened."""
         return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] != "INFO"]
 
     def requests(self):

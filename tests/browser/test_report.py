@@ -11,7 +11,7 @@ from minicait.explain import block_graph, look, write_report
 from minicait.models.cait import CaiT
 
 pytestmark = pytest.mark.browser
-# by way of a canvas of the test's own, or Chromium would advise the page on how to be read
+# read from a canvas of the test's own, or Chromium warns about the page's canvas
 PIXELS = """
 const copy = new OffscreenCanvas(4, 4).getContext('2d', {willReadFrequently: true});
 copy.drawImage(document.querySelector(arguments[0] + ' canvas'), 0, 0);
@@ -23,7 +23,7 @@ return [...copy.getImageData(0, 0, 4, 4).data];
 def inside():
     model = CaiT(num_classes=7, img_size=32, patch_size=8, dim=32, heads=2, depth=3, layer_scale=0.5, seed=1)
     for name, parameter in model.named_parameters():
-        if name.endswith("attn.qkv.weight"):  # or every patch would look at all others alike
+        if name.endswith("attn.qkv.weight"):  # otherwise attention would be nearly uniform
             parameter.data *= 8
     return model, look(model, Shapes(1, 32)[0][0], ["a < b", "c & d", "e", "f", "g", "h", "i"])
 
@@ -63,23 +63,23 @@ FIRST = "[data-kind=class][data-layer='0'][data-head='0']"
 
 
 def test_maps_have_the_colours_of_the_numbers(page, inside):
-    from minicait.explain.colours import SIGNED, around_zero, coloured, stretched
+    from minicait.explain.colours import DIVERGING, colourise, rescale, rescale_around_zero
 
     _, seen = inside
     drawn = np.reshape(page.run(PIXELS, FIRST), (4, 4, 4))
-    np.testing.assert_allclose(drawn[..., :3], coloured(stretched(seen.class_attention[0, 0])), atol=3)
+    np.testing.assert_allclose(drawn[..., :3], colourise(rescale(seen.class_attention[0, 0])), atol=3)
     drawn = np.reshape(page.run(PIXELS, "[data-head=mean][data-layer='1']"), (4, 4, 4))
-    np.testing.assert_allclose(drawn[..., :3], coloured(stretched(seen.class_attention[1].mean(axis=0))), atol=3)
+    np.testing.assert_allclose(drawn[..., :3], colourise(rescale(seen.class_attention[1].mean(axis=0))), atol=3)
     before, after = (maps[0, 0, seen.start].reshape(4, 4) for maps in (seen.before, seen.after))
     drawn = np.reshape(page.run(PIXELS, BEFORE), (4, 4, 4))[..., :3]
-    np.testing.assert_allclose(drawn, coloured(stretched(before)), atol=6)
+    np.testing.assert_allclose(drawn, colourise(rescale(before)), atol=6)
     drawn = np.reshape(page.run(PIXELS, AFTER), (4, 4, 4))[..., :3]
-    np.testing.assert_allclose(drawn, coloured(around_zero(after), SIGNED), atol=6)
+    np.testing.assert_allclose(drawn, colourise(rescale_around_zero(after), DIVERGING), atol=6)
 
 
 @pytest.fixture
 def other_page(browser, inside, tmp_path):
-    """Mixing turns the first head round in the first layer, and makes it 0 in the second; one map is nearly even."""
+    """Mixing negates the first head in the first layer and zeroes it in the second; one map is nearly even."""
     model, seen = inside
     mixing, maps = seen.mixing.copy(), seen.class_attention.copy()
     mixing[:2, 0] = [-1, 0, 0], [0, 0, 0]
@@ -92,7 +92,7 @@ def other_page(browser, inside, tmp_path):
 
 
 def test_after_mixing_signs_are_told(other_page, inside):
-    """What is farthest from zero may be negative: it is told, and blue; zero is white."""
+    """The value farthest from zero may be negative: it is announced, and blue; zero is white."""
     _, seen = inside
     before = seen.before[0, 0, seen.start]
     found = re.search(r"zero at row (\d), column (\d) \(\N{MINUS SIGN}([\d.]+)\)\.$", text(other_page, "#chosen"))
@@ -183,7 +183,7 @@ def test_charts_are_read_with_the_arrow_keys(page, inside):
 
 
 def test_equations_are_drawn(page):
-    """By the browser itself: a fraction is higher than its line, and wider than nothing."""
+    """The browser renders MathML: a fraction is higher than a line, and has a width."""
     boxes = page.run("return [...document.querySelectorAll('.equation')].map(e => [...e.querySelectorAll('math')]"
                      ".map(m => [m.getBoundingClientRect().width, m.getBoundingClientRect().height]))")  # fmt: skip
     assert len(boxes) == 10 and all(group and all(w > 30 and h > 10 for w, h in group) for group in boxes)

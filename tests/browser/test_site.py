@@ -29,7 +29,7 @@ def site(tmp_path_factory):
 
 
 def wrong(browser, page, **look):
-    """What is wrong with a page: what the console says, requests to other hosts, formulas that are still source."""
+    """List the mistakes of a page: console errors, requests to other hosts, formulas that are still source."""
     browser.open(page, **look)
     foreign = [address for address in browser.requests() if not address.startswith("file:")]
     source = (

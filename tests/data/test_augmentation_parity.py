@@ -1,4 +1,4 @@
-"""Augmentation and evaluation beside timm's, where it is installed: the same draws give the same pixels."""
+"""Parity of augmentation and evaluation with timm, if installed: the same random draws give the same pixels."""
 
 import os
 from collections import Counter
@@ -87,7 +87,7 @@ def test_rand_augment_with_the_same_draws(monkeypatch):
         return [operations[i] for i in draws.rng.integers(len(operations), size=count)]
 
     def gauss(mean, deviation):
-        """Beside the magnitude we draw a direction, which timm does only where it matters."""
+        """We always draw a direction with the magnitude, timm only for operations that have one."""
         magnitude, draws.negate = draws.rng.normal(mean, deviation), draws.rng.random() < 0.5
         return magnitude
 
@@ -101,10 +101,10 @@ def test_rand_augment_with_the_same_draws(monkeypatch):
         np.testing.assert_array_equal(ours, theirs(image), err_msg=f"seed {seed}")
         changed += ours.tobytes() != image.tobytes()
     print(f"\nRandAugment: {seed + 1} images equal, {changed} of them changed")
-    assert 650 < changed < 800  # by three quarters of the draws
+    assert 650 < changed < 800  # three quarters of the draws apply an operation
 
 
-@pytest.mark.parametrize("size", [*SIZES, (500, 375), (400, 30), (30, 400)])  # in the last two few boxes fit
+@pytest.mark.parametrize("size", [*SIZES, (500, 375), (400, 30), (30, 400)])  # few boxes fit into the last two
 def test_crops_with_the_same_draws(size, monkeypatch):
     from timm.data import transforms
 
@@ -149,7 +149,7 @@ def test_colour_jitter_with_the_same_draws(strength, monkeypatch):
         np.testing.assert_array_equal(colour_jitter(image, np.random.default_rng(seed), strength), theirs(image))
 
 
-@pytest.mark.parametrize("size", [(32, 32), (75, 50), (4, 60), (60, 4)])  # in the last two many boxes do not fit
+@pytest.mark.parametrize("size", [(32, 32), (75, 50), (4, 60), (60, 4)])  # many boxes do not fit into the last two
 @pytest.mark.parametrize("probability", [0.25, 1.0])
 def test_erasing_with_the_same_draws(size, probability, monkeypatch):
     from timm.data import random_erasing as reference

@@ -1,4 +1,4 @@
-"""Crops: boxes inside the image and of the wanted sizes, and nothing but the middle in evaluation."""
+"""Crops: boxes of the right sizes inside the image; the exact centre in evaluation."""
 
 import numpy as np
 import pytest
@@ -28,9 +28,9 @@ def test_boxes_are_inside_and_follow_scale_and_ratio():
     left, top, right, bottom = boxes.T
     assert 0 <= left.min() <= 2 and 0 <= top.min() <= 2 and 88 <= right.max() <= 90 and 58 <= bottom.max() <= 60
     area, ratio = (right - left) * (bottom - top) / (90 * 60), (right - left) / (bottom - top)
-    assert 0.075 < area.min() < 0.1 and 0.8 < area.max() <= 1  # sides are whole pixels, hence not 0.08 to the digit
+    assert 0.075 < area.min() < 0.1 and 0.8 < area.max() <= 1  # sides are rounded to pixels, so not exactly 0.08
     assert 0.72 < ratio.min() < 0.78 and 1.28 < ratio.max() < 1.38
-    assert abs(np.log(ratio).mean()) < 0.05  # as often upright as not
+    assert abs(np.log(ratio).mean()) < 0.05  # portrait as often as landscape
 
 
 def test_scale_and_ratio_can_be_chosen():
@@ -73,7 +73,7 @@ def test_a_padded_crop_moves_the_image():
 
 
 def test_without_resizing_the_centre_is_cut_out():
-    wanted = {  # width, height, side, ratio: left, top; a half is rounded to the even number, and 30 / 0.875 down
+    wanted = {  # width, height, side, ratio: left, top; halves round to even, 30 / 0.875 rounds down
         (50, 32, 32, 1.0): (9, 0),
         (32, 51, 32, 1.0): (0, 10),
         (33, 32, 32, 1.0): (0, 0),
@@ -110,7 +110,7 @@ def test_jitter_of_no_strength_changes_nothing():
 
 
 def test_jitter_changes_brightness_contrast_and_saturation():
-    """Over many draws, each of the three is about as often raised as lowered, and never by more than all together."""
+    """Over many draws, each of the three is raised about as often as lowered, within the combined limits."""
     image, rng = photograph(31, 20), np.random.default_rng(0)
 
     def measures(picture):

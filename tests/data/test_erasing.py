@@ -1,4 +1,4 @@
-"""Random erasing: noise in one box, of the wanted area, as often as asked for."""
+"""Random erasing: noise in one box, with the requested area and probability."""
 
 import numpy as np
 
@@ -32,7 +32,7 @@ def test_noise_fills_one_box_and_leaves_the_rest():
         random_erasing(image, rng, probability=1)
         rows, columns = np.nonzero((image != 7).any(axis=0))
         box = image[:, rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]
-        assert (box != 7).all() and box.size == (image != 7).sum()  # all of a rectangle, nothing else
+        assert (box != 7).all() and box.size == (image != 7).sum()  # exactly one rectangle
         assert 0.015 < box.size / image.size < 0.36
         drawn.append(box.ravel())
     noise = np.concatenate(drawn)

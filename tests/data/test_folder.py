@@ -1,4 +1,4 @@
-"""Folders of images: which class, which half, and what is wrong with a folder."""
+"""Image folders: classes, the split into training and validation, and errors."""
 
 import sys
 
@@ -36,9 +36,9 @@ def test_one_folder_is_split_by_names(tmp_path, below):
     for name, count in (("cat", 20), ("dog", 3)):
         fill(tmp_path / "photos" / below / name, *(f"{i}.png" for i in range(count)))
     train, val = train_and_val(tmp_path / "photos", 0.2)
-    assert [sum(label == i for _, label in val.samples) for i in (0, 1)] == [4, 1]  # of every class its part
+    assert [sum(label == i for _, label in val.samples) for i in (0, 1)] == [4, 1]  # a fifth of every class
     assert not set(names(train)) & set(names(val)) and len(train) + len(val) == 23
-    assert names(train_and_val(tmp_path / "photos", 0.2)[1]) == names(val)  # and always the same
+    assert names(train_and_val(tmp_path / "photos", 0.2)[1]) == names(val)  # deterministic
     fill(tmp_path / "photos" / below / "cat", "new.png")
     assert len(set(names(train_and_val(tmp_path / "photos", 0.2)[1])) & set(names(val))) >= len(val) - 1
 
@@ -70,21 +70,21 @@ def test_bad_folders(tmp_path):
 
     refused("there is no folder .*x")
     (tmp_path / "x").mkdir()
-    refused("for each of at least two classes, and has none")
+    refused("must contain a folder of images for each class, at least 2, but has none")
     fill(tmp_path / "x/cat", "a.png", "b.png")
-    refused("for each of at least two classes, and has only cat")
+    refused("must contain a folder of images for each class, at least 2, but has only cat")
     (tmp_path / "x/dog").mkdir()
     refused(r"dog has no images \(\.jpg")
     fill(tmp_path / "x/dog", "a.png")
-    refused("dog has one image; to split a class, it needs at least two")
+    refused("dog has one image; splitting a class needs at least two")
     fill(tmp_path / "x/dog", "b.png")
-    refused("must be between 0 and 1, got 1.5", fraction=1.5)
+    refused("val_fraction must be between 0 and 1, got 1.5", fraction=1.5)
     assert [len(part) for part in train_and_val(tmp_path / "x")] == [2, 2]
     fill(tmp_path / "y/train/cat", "a.png")
     fill(tmp_path / "y/train/dog", "a.png")
     fill(tmp_path / "y/val/owl", "a.png")
     fill(tmp_path / "y/val/cat", "a.png")
-    refused("val has classes that .*train has not: owl", tmp_path / "y")
+    refused("val has classes that are missing from .*train: owl", tmp_path / "y")
 
 
 def test_a_class_may_be_called_train(tmp_path):
@@ -107,7 +107,7 @@ def test_sources(tmp_path):
     assert print_ == source.open(4).fingerprint != Source(str(tmp_path / "my photos")).open(32).fingerprint
     shapes = Source(train_images=3).open(16, seed=2)
     assert len(shapes.train) == 3 and len(shapes.val) == 500 and shapes.train[0][0].shape == (16, 16, 3)
-    with pytest.raises(ValueError, match="--train-images must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"^train_images must be at least 1, got 0$"):
         Source(train_images=0)
 
 

@@ -1,4 +1,4 @@
-"""Imagenette from a server on this machine, which has a small one: it comes once, whole, and survives interruptions."""
+"""A small Imagenette from a local server: downloaded once, complete, and robust against interruptions."""
 
 import errno
 import hashlib
@@ -15,17 +15,17 @@ from PIL import Image
 
 from minicait.data import imagenet_classes
 from minicait.data.imagenette import ARCHIVES, CLASSES, Archive, imagenette
-from minicait.files.archive import _write
+from minicait.files.archive import _extract_member
 from minicait.files.download import DownloadError
 from tests.local_server import local_server
 
-module = importlib.import_module("minicait.data.imagenette")  # where a package may show the function of that name
+module = importlib.import_module("minicait.data.imagenette")  # the package exports a function of the same name
 NAME = "imagenette2-160"
 ADDRESS = f"/{NAME}.tgz"
 
 
 def pictures():
-    """{path: content} of two noisy images of every class, one to learn and one to test."""
+    """{path: content} of two noisy images of every class, one for training and one for validation."""
     rng = np.random.default_rng(0)
     files = {}
     for part in ("train", "val"):
@@ -75,7 +75,7 @@ def names_in(folder):
 
 def assert_complete(folder):
     assert {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*.*")} == PICTURES
-    assert names_in(folder) == ["train", "val"] and names_in(folder.parent) == [NAME]  # and nothing else is left
+    assert names_in(folder) == ["train", "val"] and names_in(folder.parent) == [NAME]  # no leftovers
 
 
 def test_it_comes_once(server, cache):
@@ -139,17 +139,17 @@ def test_interrupted_unpacking_leaves_no_folder_and_the_archive(server, cache, m
         assert names_in(cache) == sorted([f"{NAME}.tgz", folder.name])
         if len(seen) == len(PICTURES) // 2:
             raise interruption
-        _write(tar, member, folder)
+        _extract_member(tar, member, folder)
 
     with monkeypatch.context() as patched:
-        patched.setattr("minicait.files.archive._write", stop_in_the_middle)
+        patched.setattr("minicait.files.archive._extract_member", stop_in_the_middle)
         with pytest.raises((KeyboardInterrupt, DownloadError)) as caught:
             imagenette()
     if isinstance(interruption, OSError):
         assert str(caught.value) == f"could not unpack {cache / NAME}.tgz: No space left on device"
     assert names_in(cache) == [f"{NAME}.tgz"]
     assert_complete(imagenette())
-    assert len(server.log) == 1  # the archive did not have to come again
+    assert len(server.log) == 1  # the archive was not downloaded again
 
 
 def test_what_a_killed_process_left_goes_when_it_is_certainly_not_in_use(server, cache):
@@ -180,7 +180,7 @@ def test_a_damaged_archive_in_the_cache_is_not_met_again(server, cache):
 
 @pytest.mark.parametrize("content", [{"../../outside": b"x"}, {"train/zeros": bytes(10**6)}])
 def test_an_archive_with_other_things_in_it_is_refused(server, cache, monkeypatch, content):
-    """Even if its hash is the announced one."""
+    """Even if its hash is correct."""
     server.files[ADDRESS] = packed(PICTURES | content)
     monkeypatch.setitem(ARCHIVES, "160", announced(server.files[ADDRESS]))
     with pytest.raises(DownloadError, match=rf"holds .*{next(iter(content))}.*; it was deleted, try again"):
@@ -193,7 +193,7 @@ def test_another_process_may_be_faster(server, cache, monkeypatch, moment):
     extract = module.extract
 
     def overtaken(archive, folder, limit):
-        """The other one does all of it, up to deleting the archive, before or after this one unpacks."""
+        """The other process does everything, up to deleting the archive, before or after this one unpacks."""
         if moment == "before it is renamed":
             extract(archive, folder, limit)
         monkeypatch.setattr(module, "extract", extract)

@@ -1,4 +1,4 @@
-"""The loader: batches that depend on nothing but (seed, epoch), made ahead on threads; damaged images."""
+"""The loader: batches depend only on (seed, epoch) and are prepared ahead on threads; damaged images."""
 
 import threading
 import time
@@ -102,7 +102,7 @@ def test_batches_are_made_while_others_are_used():
     while Slow.begun < 64 and time.time() < deadline:
         time.sleep(0.01)
     time.sleep(0.05)
-    assert 64 <= Slow.begun <= 128  # the next one is ready, and not the whole epoch
+    assert 64 <= Slow.begun <= 128  # the next batch is ready, but not the whole epoch
     assert loader.waited > 0
     batches.close()
     assert not [t for t in threading.enumerate() if t.name.startswith("minicait")]
@@ -143,7 +143,7 @@ def test_a_damaged_image_is_an_error_with_its_path(damaged):
 def test_damaged_images_can_be_left_out(damaged):
     train, val = train_and_val(damaged, 0.3)
     seen = Loader(val, 2, transform=evaluation(16), skip_bad=True)
-    assert sum(len(batch.labels) for batch in seen) == len(val) - 2 and set(seen.bad) == {2, 3}  # a whole batch is gone
+    assert sum(len(batch.labels) for batch in seen) == len(val) - 2 and set(seen.bad) == {2, 3}  # one batch is empty
     loader = Loader(train, 7, True, transform=training(ALL, 16), skip_bad=True)
     first = list(loader.epoch(0))
     assert [len(batch.labels) for batch in first] == [7, 7] and set(loader.bad) == {2, 3}
@@ -151,18 +151,23 @@ def test_damaged_images_can_be_left_out(damaged):
     same(first, list(Loader(train, 7, True, transform=training(ALL, 16), skip_bad=True, threads=1).epoch(0)))
     for path, _ in train.samples:
         path.write_bytes(b"")
-    with pytest.raises(BadImageError, match="not one of the images can be read"):
+    with pytest.raises(BadImageError, match="none of the images can be read"):
         next(loader.epoch(0))
 
 
-@pytest.mark.parametrize("count", [0, 101])
-def test_batches_that_cannot_be_made(count):
-    with pytest.raises(ValueError, match=f"a batch of {count} cannot be made from 100 images"):
-        Loader(Shapes(100, 8), count, training=True)
+def test_batches_that_cannot_be_made():
+    with pytest.raises(ValueError, match=r"^batch_size must be at least 1, got 0$"):
+        Loader(Shapes(100, 8), 0)
+    with pytest.raises(
+        ValueError, match=r"^a batch of 101 cannot be made from 100 images: batch_size must be at most 100$"
+    ):
+        Loader(Shapes(100, 8), 101, training=True)
+    with pytest.raises(ValueError, match=r"^a batch of 1 cannot be made from 0 images: the dataset is empty$"):
+        Loader([], 1)
 
 
 def test_training_crops_are_decoded_coarsely_and_look_the_same(tmp_path):
-    """A crop from a JPEG decoded at half the size differs little from one of the whole."""
+    """A crop from a JPEG decoded at half the size hardly differs from one decoded in full."""
     photo = photograph(500, 400)
     photo.save(tmp_path / "a.jpg", quality=95)
     photo.save(tmp_path / "a.png")

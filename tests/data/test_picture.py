@@ -1,4 +1,4 @@
-"""Files of every kind become upright RGB images; damaged ones are errors with their path."""
+"""Files of every format become upright RGB images; errors for damaged ones name their path."""
 
 import io
 
@@ -16,7 +16,7 @@ def photo():
 
 
 def close(image, want, tolerance):
-    """The mean difference per channel, in steps of 255."""
+    """True if the mean difference per channel, out of 255, is below the tolerance."""
     assert image.mode == "RGB" and image.size == want.size
     return np.abs(np.asarray(image, float) - np.asarray(want, float)).mean() < tolerance
 
@@ -57,7 +57,7 @@ def test_whole_numbers_of_other_ranges(tmp_path):
     Image.fromarray(small * 1000).save(tmp_path / "large.tiff")
     Image.fromarray(small.astype(np.float32)).save(tmp_path / "float.tiff")
     for name in ("large", "float"):
-        with pytest.raises(BadImageError, match="of an unknown range"):
+        with pytest.raises(BadImageError, match="of unknown range"):
             Picture(tmp_path / f"{name}.tiff").decode()
 
 
@@ -75,7 +75,7 @@ def test_what_is_transparent_is_white(tmp_path):
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_photographs_are_turned_upright(tmp_path, photo, orientation):
-    """A camera stores what its sensor saw, and notes how to turn it."""
+    """A camera stores pixels as its sensor saw them, and the rotation in EXIF."""
     undo = {2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE", 6: "ROTATE_90",
             7: "TRANSVERSE", 8: "ROTATE_270"}  # fmt: skip
     seen = photo if orientation == 1 else photo.transpose(Image.Transpose[undo[orientation]])
@@ -107,7 +107,7 @@ def jpeg(image):
     ("content", "reason"),
     [
         (b"", "it is empty"),
-        (b"this is no image", "it is no image that Pillow knows"),
+        (b"this is no image", "Pillow does not recognise it as an image"),
         (jpeg(photograph(64, 48))[:700], "truncated"),
         (b"\x89PNG\r\n\x1a\n" + b"\0" * 40, "cannot be read"),
     ],

@@ -24,7 +24,7 @@ def test_there_are_fifteen_and_all_keep_size_and_mode():
     for operation in OPERATIONS.values():
         result = operation(IMAGE, 9, True)
         assert result.size == IMAGE.size and result.mode == "RGB"
-    np.testing.assert_array_equal(IMAGE, PIXELS)  # which is untouched
+    np.testing.assert_array_equal(IMAGE, PIXELS)  # the input is untouched
 
 
 @pytest.mark.parametrize("name", sorted(set(OPERATIONS) - {*WITHOUT_MAGNITUDE, "Posterize"}))
@@ -44,7 +44,7 @@ def test_values_by_the_histogram():
     assert (stretched.min((0, 1)) == 0).all() and (stretched.max((0, 1)) == 255).all()
     ramp = Image.fromarray(np.repeat((np.arange(256) ** 2 / 255).astype(np.uint8)[:, None, None], 3, axis=2))
     even = apply("Equalize", 5, image=ramp)[:, 0, 0]
-    assert np.abs(even - np.arange(256)).max() <= 17  # but for the 16 darkest, which are all 0
+    assert np.abs(even - np.arange(256)).max() <= 17  # the 16 darkest all become 0
 
 
 def test_values_by_magnitude():
@@ -103,13 +103,13 @@ def test_shears_and_rotations_leave_the_fill_colour_in_corners():
 def test_how_far_shears_and_rotations_go():
     image = places(41, 41)
     assert apply("ShearX", 10, image=image)[20, 10, 0] == 10 + 0.3 * 20 == apply("ShearY", 10, image=image)[10, 20, 1]
-    turned = apply("Rotate", 10, image=image)[20]  # the middle row, which now runs through the image at 30 degrees
+    turned = apply("Rotate", 10, image=image)[20]  # the middle row, now at 30 degrees to the image
     assert abs((turned[30, 0] - turned[10, 0]) / 20 - 0.866) < 0.03 and abs((turned[30, 1] - turned[10, 1]) / 20) > 0.47
 
 
 @pytest.fixture
 def applied(monkeypatch):
-    """What is applied instead of being so: (name, magnitude, negate)."""
+    """Record the operations instead of applying them: (name, magnitude, negate)."""
     calls = []
 
     def remember(name):
@@ -140,7 +140,7 @@ def test_count_probability_and_magnitude_can_be_chosen(applied):
     magnitudes = [magnitude for _, magnitude, _ in applied]
     assert len(applied) == 150 and min(magnitudes) == 0 < max(magnitudes) < 3
     applied.clear()
-    rand_augment(IMAGE, rng, magnitude=4, deviation=0, count=20, probability=1)
+    rand_augment(IMAGE, rng, magnitude=4, magnitude_std=0, count=20, probability=1)
     assert {magnitude for _, magnitude, _ in applied} == {4} and len({name for name, *_ in applied}) < 20  # some twice
     applied.clear()
     rand_augment(IMAGE, rng, count=50, probability=0)

@@ -1,4 +1,4 @@
-"""shapes: the same images for ever, with masks, and not to be learned from single pixels."""
+"""Shapes: reproducible images with masks that cannot be learned from single pixels."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def test_the_mask_is_where_the_object_is(size, difficulty):
         assert mask.shape == (size, size) and mask.dtype == bool and 0.005 < mask.mean() < 0.5
         np.testing.assert_array_equal(mask, shapes.mask(i))
         assert 0 <= label < len(CLASSES)
-        if size == 57:  # large enough that its inside has one colour, unlike what is around
+        if size == 57:  # large enough for the object's mean colour to differ from the background's
             assert np.abs(image[mask].mean(0) - image[~mask].mean(0)).max() > 20
 
 
@@ -38,7 +38,7 @@ def test_classes_are_balanced_and_difficulty_is_a_matter_of_size():
 
 @pytest.mark.parametrize(("difficulty", "most"), [("easy", 0.7), ("medium", 0.3), ("hard", 0.25)])
 def test_a_linear_classifier_learns_little(difficulty, most):
-    """Ridge regression on the pixels of 1500 images, tried on 500 others: far from knowing the classes."""
+    """Ridge regression on the pixels of 1500 images has a low accuracy on 500 others."""
     shapes = Shapes(2000, 16, difficulty=difficulty)
     pairs = [shapes[i] for i in range(2000)]
     x = np.stack([image.reshape(-1) for image, _ in pairs]) / 255.0

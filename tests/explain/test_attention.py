@@ -1,4 +1,4 @@
-"""Where the class token looks: the maps are those of the paper's equations, and the sheet shows them."""
+"""Class attention: the maps are those of the paper's equations, and the sheet shows them."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def test_maps_are_the_recorded_attention(model):
 
 def test_saliency():
     heads = np.array([[[0.0, 0.2]], [[0.4, 0.2]]])
-    np.testing.assert_allclose(saliency(heads), [[0, 0]])  # their mean is flat
+    np.testing.assert_allclose(saliency(heads), [[0, 0]])  # their mean is constant
     np.testing.assert_allclose(saliency(np.array([[[1.0, 3.0, 2.0]]])), [[0, 1, 0.5]])
 
 
@@ -41,5 +41,5 @@ def test_the_sheet():
     pixels = np.asarray(sheet).astype(int)
     first = pixels[GAP + CAPTION : GAP + CAPTION + SIDE]
     maps = first[:, SIDE + 2 * GAP : 2 * SIDE + 2 * GAP], first[:, 2 * SIDE + 3 * GAP : 3 * SIDE + 3 * GAP]
-    assert all((part[..., 0] - part[..., 2]).max() > 50 for part in maps)  # yellow where it looks most
-    assert (pixels[GAP : GAP + CAPTION] < 100).any()  # there is something written
+    assert all((part[..., 0] - part[..., 2]).max() > 50 for part in maps)  # yellow where attention is highest
+    assert (pixels[GAP : GAP + CAPTION] < 100).any()  # a caption

@@ -1,4 +1,4 @@
-"""The report: its numbers are those of `record`, it is one file that asks for nothing; wrong input is one sentence."""
+"""The report: one file without requests, with the numbers of `record`; bad input is one sentence."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from minicait.cli import main
 from minicait.data.picture import normalise
 from minicait.explain import block_graph, look, report, write_report
 from minicait.explain.charts import charts
-from minicait.explain.colours import SIGNED, around_zero, coloured
+from minicait.explain.colours import DIVERGING, colourise, rescale_around_zero
 from minicait.explain.packing import STEPS, pack, unpack
 from minicait.explain.pictures import saliency_picture
 from minicait.files.tensorfile import write_tensors
@@ -90,7 +90,7 @@ def test_look_tells_what_record_recorded(inside, recorded, model):
 
 
 def test_mixing_turns_before_into_after(inside):
-    """By which the page makes one from the other."""
+    """The page computes one from the other."""
     weights, bias = inside.mixing[..., :-1], inside.mixing[..., -1]
     want = np.einsum("lhg,lgqk->lhqk", weights, inside.before) + bias[..., None, None]
     np.testing.assert_allclose(inside.after, want, atol=1e-6)
@@ -123,7 +123,7 @@ def test_packing_leaves_layers_out_where_there_is_no_room():
     packed = pack(maps, 5000)
     assert 2 <= len(packed.layers) < 12 and packed.layers[0] == 0 and packed.layers[-1] == 11
     assert len(packed.text) <= 5000 * 4 / 3 + 4
-    assert pack(maps, 1).layers == [11]  # and one is always there
+    assert pack(maps, 1).layers == [11]  # at least one layer is kept
 
 
 def test_numbers_in_the_page(inside):
@@ -155,9 +155,9 @@ def test_numbers_in_the_page(inside):
 def test_a_logarithmic_scale_has_powers_of_ten(inside, ratios, ticks):
     branches = [b._replace(ratio=ratios[i % 2]) for i, b in enumerate(inside.branches)]
     marks = charts(replace(inside, branches=branches))[1].marks
-    assert [mark.text for mark in marks if mark.kind == "text" and mark.places[2] == 1] == ticks
-    lines = [mark.places[1] for mark in marks if mark.kind == "rule"]
-    dots = [mark.places[1] for mark in marks if mark.kind == "dot"]
+    assert [mark.text for mark in marks if mark.kind == "text" and mark.coordinates[2] == 1] == ticks
+    lines = [mark.coordinates[1] for mark in marks if mark.kind == "rule"]
+    dots = [mark.coordinates[1] for mark in marks if mark.kind == "dot"]
     assert min(lines) - 0.1 <= min(dots) <= max(dots) <= max(lines) + 0.1
     np.testing.assert_allclose(np.diff(lines), lines[1] - lines[0])
 
@@ -167,7 +167,7 @@ def test_names_are_escaped(inside):
     text = report(likely, '<i>"a" & b</i>', "")
     assert "&lt;b&gt;&quot;cat&quot; &amp; co&lt;/b&gt;" in text and '<b>"cat' not in text and "alert(1)</" not in text
     assert text.count("<title>&lt;i&gt;&quot;a&quot; &amp; b&lt;/i&gt;") == 1 and '<i>"a' not in text
-    assert ">{{title}}<" in text  # a name is not taken for a place to fill
+    assert ">{{title}}<" in text  # a class name is not a placeholder
     page = Page(text)
     assert [have["aria-label"].rsplit(":")[0] for have in page.all(data_equation="eq-probability")][:3] == NAMES[:3]
     assert len(page.scripts) == 3
@@ -181,7 +181,7 @@ def test_the_page_asks_for_nothing(inside, model):
     for tag, have in Page(text).tags:
         for key in ("src", "href"):
             assert have.get(key, "#")[:5] in ("data:", "#") or have[key].startswith("#"), (tag, have)
-    assert set(re.findall(r"\{\{\w+\}\}", text)) == {"{{title}}"}  # the class of that name; every place is filled
+    assert set(re.findall(r"\{\{\w+\}\}", text)) == {"{{title}}"}  # the class name; all placeholders are filled
 
 
 def test_the_page_can_be_used_without_eyes_or_hands(inside, model):
@@ -209,14 +209,14 @@ def test_a_model_without_self_attention(image):
 
 
 def test_signs_have_colours():
-    """0 is white, whatever the least and the largest are."""
-    low, none, high = coloured(around_zero(np.array([-2.0, 0, 1])), SIGNED).astype(int)
+    """0 is white, whatever the minimum and the maximum are."""
+    low, none, high = colourise(rescale_around_zero(np.array([-2.0, 0, 1])), DIVERGING).astype(int)
     assert low[2] > low[0] + 100 and high[0] > high[2] + 100 and none.tolist() == [248] * 3
-    assert (coloured(around_zero(np.zeros(3)), SIGNED) == 248).all()
+    assert (colourise(rescale_around_zero(np.zeros(3)), DIVERGING) == 248).all()
 
 
 def test_saliency_is_the_grey_image_times_the_map(inside):
-    """Fig. D.2: where the class token looks least, all is the darkest colour."""
+    """Fig. D.2: the darkest colour where the attention is lowest."""
     flat = replace(inside, image=np.full_like(inside.image, 255))
     picture = np.asarray(saliency_picture(flat, 0)).astype(int)
     least = inside.class_attention[0].mean(axis=0).argmin()
@@ -224,7 +224,7 @@ def test_saliency_is_the_grey_image_times_the_map(inside):
     row, column = least // 3, least % 3
     corner = picture[row * high + high // 2, column * wide + wide // 2]
     assert np.abs(corner - (0, 34, 78)).max() < 12
-    assert (picture[..., 0] - picture[..., 2]).max() > 150  # yellow where it looks most
+    assert (picture[..., 0] - picture[..., 2]).max() > 150  # yellow where attention is highest
     dark = replace(inside, image=np.zeros_like(inside.image))
     assert (np.asarray(saliency_picture(dark, 0)) == (0, 34, 78)).all()
 
@@ -287,7 +287,7 @@ def test_the_command(files, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("image", "more", "says"),
     [
-        ("no.jpg", [], "no.jpg cannot be read: it is no image that Pillow knows"),
+        ("no.jpg", [], "no.jpg cannot be read: Pillow does not recognise it as an image"),
         ("none.jpg", [], "there is no image"),
         ("a.png", ["--weights", "nowhere"], "there are no weights nowhere"),
         ("a.png", ["--weights", "nowhere.safetensors"], "nowhere.safetensors"),
@@ -316,7 +316,7 @@ def test_wrong_input_is_one_sentence(files, image, more, says, tmp_path, monkeyp
 
 
 def test_the_largest_that_is_promised_to_be_small():
-    """CaiT-XXS24 at 224 pixels, whatever its attention: under 3 MB. Here it is noise, the worst for packing."""
+    """CaiT-XXS24 at 224 pixels stays under 3 MB, even for noise, the worst case for packing."""
     rng = np.random.default_rng(0)
     tiny = CaiT(num_classes=10, img_size=224, patch_size=16, dim=16, heads=4, depth=1)
     one = look(tiny, rng.integers(0, 256, (224, 224, 3), np.uint8))

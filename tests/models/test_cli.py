@@ -9,6 +9,7 @@ import pytest
 
 import minicait
 from minicait.cli import main
+from minicait.cli.guard import in_flags
 from minicait.models.cait import CaiT
 from tests.golden.recipe import FOLDER
 
@@ -49,6 +50,21 @@ def test_bad_input_is_one_sentence(arguments, sentence, capsys):
     assert main(arguments) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"minicait: {sentence}") and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "printed"),
+    [
+        ("choose batch_size=8", "choose --batch-size 8"),
+        ("value_and_grad: micro_batch must be at least 1", "value_and_grad: --micro-batch must be at least 1"),
+        ("precision=fp16 is for GPUs", "--precision fp16 is for GPUs"),
+        ("the names are batch_size, val_images", "the names are batch_size, val_images"),
+        ("my_batch_size=8, num_classes=3", "my_batch_size=8, num_classes=3"),
+        ("runs/img_size=32/x cannot be read", "runs/img_size=32/x cannot be read"),
+    ],
+)
+def test_errors_name_flags(message, printed):
+    assert in_flags(message) == printed
 
 
 def test_no_network_is_one_sentence(monkeypatch, tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""Downloads against a server on this machine: ranges, truncation, wrong hashes, redirects, fallbacks, no network."""
+"""Downloads from a local server: ranges, truncation, wrong hashes, redirects, fallbacks, no network."""
 
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
@@ -6,11 +6,11 @@ from functools import partial
 
 import numpy as np
 import pytest
+from minicait.files.published import _shapes, get_weights
 from safetensors.numpy import save_file
 
 import minicait
 from minicait.files.download import DownloadError, UnreachableError, cache_directory, download
-from minicait.files.published import _shapes, get_weights
 from minicait.models.cait import CaiT
 from tests.golden.recipe import FOLDER, MODELS, random_weights
 from tests.local_server import local_server
@@ -68,7 +68,7 @@ def test_connections_that_break_are_made_again(server, tmp_path):
     server.log.clear()
     with pytest.raises(DownloadError, match="ended early, after 0 of 300,000 bytes"):
         download(f"{server.url}/file", tmp_path / "again")
-    assert len(server.log) == 1  # it would bring no more
+    assert len(server.log) == 1  # no progress, so no retry
 
 
 def test_a_complete_part_is_as_good_as_none(server, tmp_path):
@@ -79,7 +79,7 @@ def test_a_complete_part_is_as_good_as_none(server, tmp_path):
 
 
 def test_a_complete_part_is_only_checked_where_its_hash_is_known(server, tmp_path):
-    """Somebody stopped a large download just when it was being checked."""
+    """A large download was interrupted while it was being checked."""
     (tmp_path / "file.part").write_bytes(CONTENT)
     good = hashlib.sha256(CONTENT).hexdigest()
     assert download(f"{server.url}/file", tmp_path / "file", good, len(CONTENT)).read_bytes() == CONTENT
@@ -87,7 +87,7 @@ def test_a_complete_part_is_only_checked_where_its_hash_is_known(server, tmp_pat
 
 
 def test_two_processes_do_not_get_into_each_other_s_way(server, tmp_path):
-    """Four that want the same file: one fetches it, the others wait and find it."""
+    """Four want the same file: one fetches it, the others wait for it."""
     work = partial(download, f"{server.url}/file", tmp_path / "file")
     with ThreadPoolExecutor(4) as pool:
         paths = [future.result() for future in [pool.submit(work) for _ in range(4)]]
@@ -141,7 +141,7 @@ def test_the_cache_is_where_the_user_wants_it(monkeypatch, tmp_path):
 
 @pytest.fixture
 def mirror(server, tmp_path, monkeypatch):
-    """Both sources of published weights are the local server, which has them at timm's address."""
+    """Both sources of published weights point to the local server, which has them at timm's path."""
     monkeypatch.setenv("HF_ENDPOINT", server.url)
     monkeypatch.setenv("MINICAIT_OFFICIAL", f"{server.url}/official")
     monkeypatch.setenv("MINICAIT_CACHE", str(tmp_path / "cache"))

@@ -1,4 +1,4 @@
-"""Reading .pth files: what PyTorch writes, and what somebody wrote who means harm."""
+"""Reading .pth files, from PyTorch and from attackers."""
 
 import os
 import pickle
@@ -47,7 +47,7 @@ def test_a_malicious_file_is_refused_and_does_not_run(tmp_path, function, named)
     path = tmp_path / "evil.pth"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("evil/data.pkl", pickle.dumps({"model": {"cls_token": payload}}))
-    with pytest.raises(UnsafeFileError, match=rf"evil.pth is refused: it asks for ({named}), and only tensors"):
+    with pytest.raises(UnsafeFileError, match=rf"evil.pth is refused: it asks for ({named}), but only tensors"):
         minicait.load_weights(CaiT(**SMALL), path)
     assert not proof.exists()
     pickle.loads(pickle.dumps(payload))  # the same bytes, read in the usual way
@@ -67,7 +67,7 @@ def test_a_reference_to_something_else_than_a_storage_is_refused(tmp_path):
 
 
 def craft(path, storage=bytes(400), compression=zipfile.ZIP_STORED, **tensor):
-    """A .pth whose pickle, written by hand, describes one tensor of `storage` in any way one likes."""
+    """Write a .pth whose handmade pickle describes one tensor of `storage` in any way."""
     default = {"entry": "0", "offset": 0, "shape": (2, 3), "stride": (3, 1), "after": b"", "kind": "FloatStorage"}
     described = default | tensor
 
@@ -107,7 +107,7 @@ def test_tensors_that_reach_outside_of_their_storage_are_refused(tmp_path, tenso
 
 
 def test_a_pickle_cannot_rewrite_what_it_made(tmp_path):
-    """The BUILD opcode sets attributes: of a tensor, to read another file; of the reader's functions, to bend them."""
+    """The BUILD opcode sets attributes: of a tensor, to read another file; of the reader, to change it."""
     for state in ({"entry": "secret"}, {"path": "/etc/passwd"}, (None, {"entry": "secret"})):
         build = pickle.dumps(state, 2)[2:-1] + b"b"
         with pytest.raises(ValueError, match=r"bad\.pth is (refused|damaged)"):

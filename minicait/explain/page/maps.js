@@ -1,18 +1,18 @@
-// Numbers out of the page, and maps of them onto its canvases.
+// Read the numbers in the page and draw maps of them.
 
 const numbers = JSON.parse(document.getElementById("numbers").textContent);
 const { rows, columns, heads, scale, signed } = numbers;
 const patches = rows * columns;
 
-// A number from 0 to 1 as a colour of a scale.
+// Interpolate a colour map at a value from 0 to 1.
 function colour(value, scale) {
-  const place = value * (scale.length - 1);
-  const below = Math.min(Math.floor(place), scale.length - 2);
-  return scale[below].map((c, i) => c + (place - below) * (scale[below + 1][i] - c));
+  const position = value * (scale.length - 1);
+  const below = Math.min(Math.floor(position), scale.length - 2);
+  return scale[below].map((c, i) => c + (position - below) * (scale[below + 1][i] - c));
 }
 
-// Each map from its least to its largest value; one after mixing has signs, and 0 in the middle of its scale.
-// A pixel for each patch: CSS makes it as large as the image.
+// Draw a map from its minimum to its maximum; after mixing, values are signed, with 0 in the middle of the scale.
+// One pixel per patch: CSS scales it to the size of the image.
 function draw(canvas, values, kind) {
   const context = canvas.getContext("2d");
   const pixels = context.createImageData(columns, rows);
@@ -20,8 +20,8 @@ function draw(canvas, values, kind) {
   const low = centred ? -reach : Math.min(...values);
   const span = centred ? 2 * reach : Math.max(...values) - low;
   values.forEach((value, i) => {
-    const place = span > 0 ? (value - low) / span : centred ? 0.5 : 0;
-    pixels.data.set([...colour(place, centred ? signed : scale), 255], 4 * i);
+    const position = span > 0 ? (value - low) / span : centred ? 0.5 : 0;
+    pixels.data.set([...colour(position, centred ? signed : scale), 255], 4 * i);
   });
   context.putImageData(pixels, 0, 0);
 }
@@ -34,7 +34,7 @@ const farthest = (values) => largest(values.map(Math.abs)); // from zero
 const nearlyEven = (low, high) => low === high || (low * high > 0 && Math.max(high / low, low / high) < 1.1);
 const where = (patch) => `row ${Math.floor(patch / columns) + 1}, column ${(patch % columns) + 1}`;
 
-// Self-attention as minicait/explain/packing.py packs it: float16 for each row, then a byte for each value.
+// Unpack self-attention (see minicait/explain/packing.py): float16 for each row, then a byte for each value.
 async function unpack(text) {
   const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
   const inflated = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));

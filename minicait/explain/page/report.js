@@ -1,11 +1,11 @@
-// What is chosen, what follows from it, and the hand and the keys that choose.
+// The selection, what depends on it, and the mouse and keyboard events that change it.
 
 const byId = (id) => document.getElementById(id);
 const figures = [...document.querySelectorAll("figure[data-kind]")];
 const chosen = { patch: numbers.start, layer: 0, head: 0 };
-let attention = null; // of a patch, once it is unpacked
+let attention = null; // (layer, head, patch) => map, once unpacked
 
-// The values of a figure's map, as they are now.
+// The current values of a figure's map.
 function values(figure) {
   const { kind, layer, head } = figure.dataset;
   if (kind === "class") {
@@ -25,7 +25,7 @@ function drawAll() {
   showPatch();
 }
 
-// Frames, and the value at the chosen patch under each map.
+// Move the frames to the selected patch and show its value under each map.
 function showPatch() {
   document.body.style.setProperty("--row", Math.floor(chosen.patch / columns));
   document.body.style.setProperty("--column", chosen.patch % columns);
@@ -44,11 +44,11 @@ function drawSelf() {
     if (figure.values) draw(figure.querySelector("canvas"), figure.values, figure.dataset.kind);
   }
   showPatch();
-  if (attention) tell();
+  if (attention) announce();
 }
 
-// In words, for those who listen.
-function tell() {
+// Describe the selection in words, for screen readers.
+function announce() {
   const at = (kind, find) => {
     const map = figures.find((f) => f.dataset.kind === kind).values;
     return `${where(find(map))} (${digits(map[find(map)])})`;
@@ -65,7 +65,7 @@ function tell() {
   byId("mixture").textContent = `After mixing, head ${chosen.head + 1} is ${terms.join("")}, where A1 is head 1 before.`;
 }
 
-// There may be fewer layers here than in the model.
+// Show the layer's number in the model, of which this file may omit layers.
 function nameLayer() {
   const name = numbers.layers[chosen.layer] + 1;
   byId("layer-value").textContent = name;
@@ -78,9 +78,9 @@ function choose(patch) {
   drawSelf();
 }
 
-// The line at the foot: a number, and the equation it comes from.
-function read(says, equation) {
-  byId("reading-value").textContent = says;
+// Show a value and its equation in the line at the bottom.
+function read(label, equation) {
+  byId("reading-value").textContent = label;
   const source = byId(equation);
   byId("reading-equation").replaceChildren(
     `${source.querySelector("strong").textContent}: `,
@@ -126,12 +126,12 @@ for (const figure of figures) {
 }
 
 for (const element of document.querySelectorAll("[data-equation]:not(figure)")) {
-  const say = () => read(element.getAttribute("aria-label"), element.dataset.equation);
-  element.addEventListener("pointerenter", say);
-  element.addEventListener("focus", say);
+  const show = () => read(element.getAttribute("aria-label"), element.dataset.equation);
+  element.addEventListener("pointerenter", show);
+  element.addEventListener("focus", show);
 }
 
-// A list of bars, dots or guesses is one stop for the Tab key; arrows go through it.
+// A chart or a list of predictions is one tab stop; the arrow keys move inside it.
 for (const group of document.querySelectorAll(".chart, .predictions")) {
   const points = [...group.querySelectorAll("[data-equation]")];
   group.addEventListener("keydown", (event) => {
@@ -146,7 +146,7 @@ for (const group of document.querySelectorAll(".chart, .predictions")) {
   });
 }
 
-// To an equation, also where this page is a frame in another, which has addresses of its own.
+// Scroll to an equation by script: inside a frame of another page, the link itself would not work.
 for (const link of document.querySelectorAll("a[href^='#']")) {
   link.addEventListener("click", (event) => {
     event.preventDefault();
