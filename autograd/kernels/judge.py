@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import cuda
 from ..backend import Array, device_of, to_device
-from . import rows
+from . import launch as rows
 from .optim import PACE_PLACES, pace_of
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import cuda
 from ..backend import Array, array_module, to_device
-from . import rows
+from . import launch as rows
 
 # The places of a pace: what gradients are multiplied by (0: nothing moves), what the bias of AdamW's two means is
 # corrected by, and the part of the way that the average of the weights goes towards them.

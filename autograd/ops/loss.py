@@ -24,7 +24,7 @@ class CrossEntropy(Function):
 
     @staticmethod
     def forward(ctx: Context, logits: Array, targets: Array, smoothing: float, reduction: str) -> Array:
-        losses, slope = kernels.cross_entropy(logits, targets, smoothing, with_slope=ctx.needs[0])
+        losses, slope = kernels.cross_entropy(logits, targets, smoothing, with_grad=ctx.needs[0])
         ctx.save(slope, reduction)
         return _reduce(losses, reduction).astype(logits.dtype, copy=False)
 

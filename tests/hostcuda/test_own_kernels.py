@@ -1,4 +1,4 @@
-"""The engine's own CUDA kernels: right for rows of any length, in any order of the warps, and one launch each."""
+"""The engine's own CUDA kernels: correct for rows of any length and any order of the warps, and one launch each."""
 
 import signal
 import subprocess
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from autograd import kernels
-from autograd.kernels import rows
+from autograd.kernels import launch
 from autograd.kernels.attention import mix_heads
 from autograd.kernels.judge import LOSSES, Known
 from autograd.kernels.layer_norm import layer_norm, layer_norm_grad
@@ -26,7 +26,7 @@ def draw(*shape, dtype="float32"):
 
 
 def close(got, want):
-    """Within some roundings; the host rounds float16 after every step, and the kernels once."""
+    """Equal within a few roundings: NumPy rounds float16 after every operation, and the kernels once."""
     got = got.get()
     assert got.dtype == want.dtype and got.shape == want.shape
     tolerance = 8 * np.finfo(want.dtype).eps * max(1, np.abs(want).max())
@@ -94,18 +94,18 @@ def test_cross_entropy(cp, n, smoothing, dtype):
     x, classes, weights = draw(5, n, dtype=dtype), np.arange(5) % n, np.abs(draw(5, n, dtype=dtype))
     for targets in (classes, weights, classes.astype("int32")):
         with hostcuda.counting() as count:
-            there = kernels.cross_entropy(cp.asarray(x), cp.asarray(targets), smoothing, with_slope=True)
+            there = kernels.cross_entropy(cp.asarray(x), cp.asarray(targets), smoothing, with_grad=True)
         assert count.by_kernel()["cross_entropy"] == 1
-        for got, want in zip(there, kernels.cross_entropy(x, targets, smoothing, with_slope=True), strict=True):
+        for got, want in zip(there, kernels.cross_entropy(x, targets, smoothing, with_grad=True), strict=True):
             close(got, want)
-        loss, slope = kernels.cross_entropy(cp.asarray(x), cp.asarray(targets), smoothing, with_slope=False)
-        assert slope is None and np.array_equal(loss.get(), there[0].get())
+        loss, dx = kernels.cross_entropy(cp.asarray(x), cp.asarray(targets), smoothing, with_grad=False)
+        assert dx is None and np.array_equal(loss.get(), there[0].get())
 
 
 def test_cross_entropy_of_classes_that_cannot_be(cp):
     x, t = np.float32([[0, -np.inf, 1], [-np.inf, 2, -np.inf], [1e30, 0, -1e30]]), np.float32(np.eye(3)[[0, 1, 0]])
-    there = kernels.cross_entropy(cp.asarray(x), cp.asarray(t), 0.0, with_slope=True)
-    for got, want in zip(there, kernels.cross_entropy(x, t, 0.0, with_slope=True), strict=True):
+    there = kernels.cross_entropy(cp.asarray(x), cp.asarray(t), 0.0, with_grad=True)
+    for got, want in zip(there, kernels.cross_entropy(x, t, 0.0, with_grad=True), strict=True):
         close(got, want)
 
 
@@ -204,7 +204,7 @@ def test_a_barrier_that_is_not_there_is_noticed(cp, monkeypatch):
     want, *_ = layer_norm(x, weight, bias, 1e-3)
 
     def wrong():
-        rows.compiled.cache_clear()
+        launch.compiled.cache_clear()
         found = []
         for schedule in ("together", "forwards", "backwards"):
             with hostcuda.schedule(schedule):
@@ -214,13 +214,13 @@ def test_a_barrier_that_is_not_there_is_noticed(cp, monkeypatch):
 
     assert not wrong()
     barrier = "    __syncthreads();\n"
-    whole = rows._TOGETHER
+    whole = launch._REDUCTION
     assert whole.count(barrier) == 2
     first, second = whole.replace(barrier, "", 1), barrier.join(whole.split(barrier)[:2]) + whole.split(barrier)[2]
     for source in (first, second):
-        monkeypatch.setattr(rows, "_TOGETHER", source)
+        monkeypatch.setattr(launch, "_REDUCTION", source)
         assert wrong()
-    rows.compiled.cache_clear()
+    launch.compiled.cache_clear()
 
 
 PAST_THE_END = """

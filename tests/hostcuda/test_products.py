@@ -1,4 +1,4 @@
-"""Products of matrices on a GPU: which way they take to cuBLAS, what they copy, and in what precision they add up."""
+"""Matrix products on a GPU: which calls of cuBLAS they make, what they copy, and in what precision they accumulate."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def heads(cp, dtype="float32"):
 
 
 def multiplied(a, b, **options):
-    """The product, seen to be right, and what it asked of the GPU."""
+    """The product, once it is checked, and what it asked of the GPU."""
     with hostcuda.guarded(), hostcuda.counting() as count:
         got = product(a, b, **options)
     want = options.get("scale", 1) * np.matmul(a.get().astype("float64"), b.get().astype("float64"))
