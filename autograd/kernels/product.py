@@ -67,9 +67,9 @@ def _product_cublas(a: Array, b: Array, out: Array | None, scale: float) -> Arra
     library = cuda.cublas()
     if library is None:
         return None
-    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     work_with(a)  # the handle is that of the current device
-    out = array_module(a).empty((*batch, a.shape[-2], b.shape[-1]), a.dtype) if out is None else out
+    out = _empty(a, b, a.dtype) if out is None else out
+    batch = out.shape[:-2]
     if not out.size or not a.size:
         return None
     arrays = *(x if _layout(x) else array_module(x).ascontiguousarray(x) for x in (b, a)), out
@@ -126,6 +126,11 @@ def _merged_axes(batch: tuple[int, ...], strides: list[list[int]]) -> tuple[list
     return counts, separate
 
 
+def _empty(a: Array, b: Array, dtype: Any) -> Array:
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return array_module(a).empty((*batch, *a.shape[-2:-1], b.shape[-1]), dtype)
+
+
 def _for_cublas(a: Array, b: Array) -> bool:
     if isinstance(a, np.ndarray) or not cuda.compiles():
         return False
@@ -135,7 +140,7 @@ def _for_cublas(a: Array, b: Array) -> bool:
 def product(a: Array, b: Array, out: Array | None = None, scale: float = 1.0, dtype: Any = None) -> Array:
     """scale * a b, over the last two axes; `out`, or `dtype` for a new array, may be wider than a and b."""
     if out is None and dtype is not None and dtype != a.dtype:
-        out = array_module(a).empty((*a.shape[:-1], b.shape[-1]), dtype)
+        out = _empty(a, b, dtype)
     if _for_cublas(a, b) and (result := _product_cublas(a, b, out, scale)) is not None:
         return result
     return _product_numpy(a, b, out, scale)

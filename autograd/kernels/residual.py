@@ -146,10 +146,11 @@ extern "C" __global__ void residual_parameters(
 def _parameter_grads_cuda(
     product_gh: Array, sum_g: Array, weight: Array, bias: Array, scale: Array, factor: float
 ) -> list[Array]:
-    xp = array_module(weight)
-    results = [xp.empty(a.shape, a.dtype) for a in (weight, bias, scale)]
-    arrays = map(xp.ascontiguousarray, (product_gh, sum_g, weight, bias, scale))
-    launch_rows(_PARAMETERS, "residual_parameters", weight, *arrays, product_gh.dtype.type(factor), *results)
+    xp, wide, parameters = array_module(weight), np.promote_types(weight.dtype, np.float32), (weight, bias, scale)
+    results = [xp.empty(a.shape, a.dtype) for a in parameters]
+    sums = (xp.ascontiguousarray(a, wide) for a in (product_gh, sum_g))
+    arrays = *sums, *map(xp.ascontiguousarray, parameters)
+    launch_rows(_PARAMETERS, "residual_parameters", weight, *arrays, wide.type(factor), *results)
     return results
 
 

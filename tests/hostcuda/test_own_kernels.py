@@ -109,11 +109,11 @@ def test_cross_entropy_of_classes_that_cannot_be(cp):
         close(got, want)
 
 
-@pytest.mark.parametrize("dtypes", [("float32", "float32"), ("float16", "float32"), ("float16", "float16")])
+@pytest.mark.parametrize("dtypes", [("float32", "float32"), *(("float16", wide) for wide in DTYPES)])
 @pytest.mark.parametrize("rows", [None, [3, 0]])
 @pytest.mark.parametrize("n", [1, 130])
 def test_the_end_of_a_residual_branch(cp, n, rows, dtypes):
-    """Also with h and the weight in float16 beside x, bias and scale in float32, as in mixed precision."""
+    """Also with h and the weight in float16 beside wider x, bias and scale, as in mixed precision."""
     narrow, wide = dtypes
     rows = None if rows is None else np.array(rows)
     x, g, bias, scale = *draw(2, 4, 3, 5, dtype=wide), *draw(2, 5, dtype=wide)
