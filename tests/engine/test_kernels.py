@@ -1,4 +1,4 @@
-"""Fast paths of the kernels: they agree with the plain ones, and are not taken where they would not."""
+"""Fast paths of the kernels: they give what the plain ones give, and are left where they would not."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ RNG = np.random.default_rng(0)
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("size", [1, np.log(LARGE) / 4, 10 * np.log(LARGE)])
 def test_softmax_of_rows(dtype, size):
-    """Small scores take the path without a shift, large ones the path with it."""
+    """Small scores take the way without a shift, large ones the way with it."""
     x = (RNG.standard_normal((3, 4, 7)) * size).astype(dtype)
     want = softmax(x, -1)
     np.testing.assert_allclose(softmax_of_rows(x), want, rtol=20 * np.finfo(dtype).eps, atol=1e-30)
@@ -34,7 +34,7 @@ def test_softmax_of_rows_with_one_value_far_off(value):
 
 @pytest.mark.parametrize("shift", [-1000, -100, -80, 80, 100, 1000])
 def test_softmax_of_rows_far_from_zero(shift):
-    """All exponentials of a row underflow, or all overflow."""
+    """All scores of a row so low that their exponentials vanish, or so high that they overflow."""
     x = RNG.standard_normal((3, 5)).astype(np.float32)
     x[1] += shift
     np.testing.assert_allclose(softmax_of_rows(x), softmax(x, -1), rtol=1e-5)
@@ -55,7 +55,7 @@ def test_sums(rows, dtype):
 
 @pytest.mark.parametrize("offset", [0, 5, 1e3, 1e5])
 def test_layer_norm_near_and_far_from_zero(offset):
-    """Far from zero, a second pass removes the rounding error of the mean."""
+    """Far off, a second pass takes away what rounding left of the mean."""
     x = RNG.standard_normal((4, 192)).astype(np.float32) + np.float32(offset)
     wide = x.astype(np.float64)
     want = (wide - wide.mean(1, keepdims=True)) / np.sqrt(wide.var(1, keepdims=True) + 1e-6)
