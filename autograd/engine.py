@@ -7,6 +7,7 @@ counting consumers. Intermediate gradients live in a dict; only leaves get a `.g
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -39,7 +40,8 @@ def grad(
 
     Inputs may be leaves or intermediate values. No `.grad` is touched, so threads that share parameters can call this
     concurrently. With `out`, one array per input (leaves only), gradients go into these arrays, as soon as they are
-    known, instead of taking memory of their own until the end; with `accumulate` they are added to what is there.
+    known, instead of taking memory of their own until the end. With `accumulate` each is added to what is there, once,
+    when it is complete.
     """
     _refuse_second_order(create_graph)
     if not isinstance(output, Tensor):
@@ -128,8 +130,11 @@ def _run(
 ) -> list[tuple[Target, Array]]:
     """Gradients of the targets that were reached, or of all leaves. The caller owns the arrays."""
     root = _target(output)
-    gradients = _Accumulator(root, _seed_gradient(output, grad), outs or {}, accumulate)
-    nodes = list(_consumers_first(root))
+    nodes, outs = list(_consumers_first(root)), outs or {}
+    # a gradient that arrives in several parts is added up on its own, or the sum would depend on what was there
+    later = _used_twice(nodes, outs) if accumulate else {}
+    direct = {key: out for key, out in outs.items() if key not in later}
+    gradients = _Accumulator(root, _seed_gradient(output, grad), direct, accumulate)
     requested = None if targets is None else {id(target): target for target in targets}
     required = None if requested is None else _dependents(nodes, requested)
     for node in nodes:
@@ -137,8 +142,19 @@ def _run(
             _visit(node, gradients, requested)
             if not retain_graph:
                 node.free()
+    for key, out in later.items():
+        if key in gradients.arrays:
+            out += gradients.arrays[key]
+            gradients.arrays[key] = out
+            gradients.owned.add(key)
     reported = gradients.leaves if requested is None else requested.values()
     return [(target, gradients.result(target)) for target in reported if id(target) in gradients.arrays]
+
+
+def _used_twice(nodes: list[Context], outs: dict[int, Array]) -> dict[int, Array]:
+    """Those of `outs` whose leaf is used by more than one operation, or more than once."""
+    uses = Counter(id(parent) for node in nodes for parent in node.parents or [] if isinstance(parent, Tensor))
+    return {key: out for key, out in outs.items() if uses[key] > 1}
 
 
 def _visit(node: Context, gradients: _Accumulator, requested: dict[int, Target] | None) -> None:

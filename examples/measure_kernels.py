@@ -1,9 +1,9 @@
-"""What fusing an operation is worth: each fused one beside its `reference`, the same from simpler operations.
+"""Time each fused operation against its `reference`, which is made of simpler operations.
 
     python examples/measure_kernels.py                  # at the sizes of two images in cait_xxs24_224
     python examples/measure_kernels.py --images 16 --tokens 64 --dim 96 --heads 2
 
-Forward and backward together, on one thread, the best of some rounds; the two sides take turns.
+Forward and backward together, on one thread; the best of several rounds, in which the two sides take turns.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ from minicait.machine import blas_threads, cpu_count, keep_freed_memory
 from minicait.optim import AdamW
 
 
-def both_ways(fn: Any, inputs: list[Tensor], plain: tuple[Any, ...], v: np.ndarray) -> None:
-    """Forward and backward."""
+def forward_and_backward(fn: Any, inputs: list[Tensor], plain: tuple[Any, ...], v: np.ndarray) -> None:
     ag.grad(fn(*inputs, *plain), inputs, v)
 
 
-def least(works: Sequence[Callable[[], Any]], rounds: int) -> list[float]:
-    """Milliseconds of each."""
+def best_times(works: Sequence[Callable[[], Any]], rounds: int) -> list[float]:
+    """The best time of each, in milliseconds."""
     times = [[0.0] * len(works) for _ in range(rounds)]
     for row in times:
         for i, work in enumerate(works):
@@ -69,22 +68,22 @@ def main() -> int:
     with blas_threads(1):
         for name, (fused, reference, inputs, plain) in cases.items():
             v = rng.standard_normal(fused(*inputs, *plain).shape, dtype=np.float32)
-            sides = [partial(both_ways, fn, inputs, plain, v) for fn in (fused, reference)]
-            show(name, *least(sides, args.rounds))
+            sides = [partial(forward_and_backward, fn, inputs, plain, v) for fn in (fused, reference)]
+            show(name, *best_times(sides, args.rounds))
         x = rng.standard_normal((args.images * args.tokens, 4 * d), dtype=np.float32)
         adamw(args.rounds)
-        show("sum over rows", *least([lambda: kernels.sum_over_rows(x), lambda: x.sum(axis=0)], args.rounds))
+        show("sum over rows", *best_times([lambda: kernels.sum_over_rows(x), lambda: x.sum(axis=0)], args.rounds))
     return 0
 
 
 def adamw(rounds: int) -> None:
-    """Over all weights of cait_xxs24_224 as one array, and name by name."""
+    """AdamW over all parameters of cait_xxs24_224 as one flat array, and name by name."""
     model = minicait.create_model("cait_xxs24_224")
     optimiser = AdamW(model, 1e-3)
     optimiser.threads = cpu_count()
     flat = optimiser.parameters.zeros()
     plain = dict(flat)
-    show("AdamW", *least([lambda: optimiser.step(flat), lambda: optimiser.step(plain)], rounds))
+    show("AdamW", *best_times([lambda: optimiser.step(flat), lambda: optimiser.step(plain)], rounds))
 
 
 def show(name: str, fused: float, reference: float) -> None:

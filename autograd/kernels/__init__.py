@@ -1,4 +1,20 @@
-"""Fused array functions: arrays in, arrays out, no Tensor. One file per idea; `autograd.ops` wraps them."""
+"""Fused array functions: arrays in, arrays out, no Tensor. `autograd.ops` wraps them.
+
+attention      attention and talking-heads attention, and the mixing of heads
+cross_entropy  loss and gradient at once
+gelu           GELU with its derivative, and erf
+judge, optim   the steps of optimisers
+layer_norm     layer normalisation
+product        matrix products
+residual       the end of a residual branch
+sigmoid        sigmoid
+softmax        softmax, log_softmax, logsumexp
+sums           accurate sums and means, and fast ones over rows and columns
+launch         compiling and launching CUDA kernels
+
+Every file has one order: the formula, the NumPy body, the CUDA body, and a function that chooses. The NumPy body takes
+CuPy's arrays too; functions without a CUDA body have no other.
+"""
 
 from .attention import attention, attention_grad, talking_heads, talking_heads_grad
 from .cross_entropy import cross_entropy
@@ -9,7 +25,7 @@ from .product import product
 from .residual import linear_residual, linear_residual_grad
 from .sigmoid import sigmoid
 from .softmax import log_softmax, log_softmax_grad, logsumexp, softmax, softmax_grad
-from .total import as_rows, centred, mean, row_dots, sum_over_rows, total, widened
+from .sums import as_rows, centred, mean, row_dots, sum_over_rows, total, widened
 
 __all__ = [
     "adamw",

@@ -1,12 +1,15 @@
-"""The error function, and GELU with its derivative.
+"""The error function, and GELU with its derivative:
 
-float64 is exact to the last bit or two and slow: it is for checking gradients. float32, which trains, uses formulas
-that are off by at most 2e-7 together with all roundings; float16 computes in float32.
+    erf(x) = 2/sqrt(pi) * integral of exp(-t^2) from 0 to x
+    gelu(x) = x * Phi(x),    gelu'(x) = Phi(x) + x * phi(x),    with Phi(x) = (1 + erf(x / sqrt(2))) / 2 and phi = Phi'
 
-erf:   erfc(w) = exp(w P(w)) for w >= 0, with a polynomial P fitted to log(erfc(w)) / w on [0, 4], weighted so that the
-       largest absolute error of erf is least. Small x keep their digits.
-GELU:  Phi(-w) = Q(1 / (1 + p w)) exp(-w^2 / 2) for w >= 0 (Abramowitz and Stegun, 7.1.26). Its exponential is the
-       density, which the derivative needs anyway: one for both, and no comparison, which NumPy is slow at.
+float64 is accurate to the last bit or two and slow: it is for checking gradients. float32, which trains, uses formulas
+whose error, rounding included, is at most 2e-7; float16 computes in float32.
+
+erf:   erfc(w) = exp(w P(w)) for w >= 0. The polynomial P is fitted to log(erfc(w)) / w on [0, 4], with weights that
+       minimise the largest absolute error of erf. Small x keep their digits.
+GELU:  Phi(-w) = Q(1 / (1 + p w)) exp(-w^2 / 2) for w >= 0 (Abramowitz and Stegun, 7.1.26). The derivative needs the
+       same exponential, so one serves both; and there is no comparison, which NumPy is slow at.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ import numpy as np
 
 from .. import cuda
 from ..backend import Array, array_module
-from .total import widened
+from .launch import elementwise, on_gpu
+from .sums import widened
 
 _P = (-1.12838025, -0.636597734, -0.102919613, 0.0195839589,
       -0.000536931936, -0.00103240248, 0.000308802419, -3.14401886e-05)  # fmt: skip
@@ -31,50 +35,45 @@ _exact_erf = np.frompyfunc(math.erf, 1, 1)
 
 
 def erf(x: Array) -> Array:
-    """erf(x) = 2/sqrt(pi) * integral of exp(-t^2) from 0 to x."""
     xp = array_module(x)
     if x.dtype == np.float64:
         return _erf64(x, xp)
     wide = widened(x)
-    # expm1 instead of 1 - exp: slower, but small x keep their digits
+    # expm1 is slower than 1 - exp, but small x keep their digits
     return xp.copysign(-xp.expm1(_log_erfc(xp.abs(wide), xp)), wide).astype(x.dtype, copy=False)
 
 
-# On a GPU one launch does it all, as exactly as its own functions do; float16 goes to float and back.
-_CUDA = """
-    real w = x;
-    real integral = real(0.5) * (real(1) + erf(w * real(0.70710678118654752440)));
-    value = w * integral;
-"""
-_CUDA_DERIVATIVE = """
-    real inner = w > 40 ? real(40) : w < -40 ? real(-40) : w;  // beyond, the density is 0, and a square might overflow
-    derivative = integral + w * real(0.39894228040143267794) * exp(real(-0.5) * inner * inner);
-"""
+def _log_erfc(w: Array, xp: Any) -> Array:
+    """w P(w) for float32 w >= 0. Beyond 4 it falls faster than log(erfc(w)); at 16, its exponential is long 0."""
+    w = xp.minimum(w, 16)
+    s = w * _P[-1]
+    for coefficient in _P[-2::-1]:
+        s += coefficient
+        s *= w
+    return s
 
 
-def gelu(x: Array, with_derivative: bool) -> tuple[Array, Array | None]:
-    """x * Phi(x) and, on request, Phi(x) + x * phi(x), with Phi and phi the normal distribution and its density."""
-    if array_module(x) is not np and cuda.compiles():
-        real = "double" if x.dtype == np.float64 else "float"
-        if with_derivative:
-            both = (_CUDA + _CUDA_DERIVATIVE).replace("real", real)
-            return cuda.elementwise("T x", "T value, T derivative", both, "gelu_with_derivative")(x)
-        return cuda.elementwise("T x", "T value", _CUDA.replace("real", real), "gelu")(x), None
+def _erf64(x: Array, xp: Any) -> Array:
+    return np.asarray(_exact_erf(x), dtype=np.float64) if xp is np else cuda.erf(x)
+
+
+def _gelu_numpy(x: Array, with_derivative: bool) -> tuple[Array, Array | None]:
+    xp = array_module(x)
     if x.dtype == np.float64:
-        return _gelu64(x, array_module(x), with_derivative)
-    at_least_1d = widened(x).reshape(x.shape or (1,))  # which can be edited in place
-    with np.errstate(over="ignore"):  # the square of a large x is infinite, and its density then 0, as it should be
-        results = _gelu32(at_least_1d, array_module(x), with_derivative)
+        return _gelu64(x, xp, with_derivative)
+    at_least_1d = widened(x).reshape(x.shape or (1,))  # NumPy cannot update a scalar in place
+    with np.errstate(over="ignore"):  # the square of a large x is infinite, and its density rightly 0
+        results = _gelu32(at_least_1d, xp, with_derivative)
     value, derivative = (None if r is None else r.reshape(x.shape).astype(x.dtype, copy=False) for r in results)
     return value, derivative
 
 
 def _gelu32(x: Array, xp: Any, with_derivative: bool) -> tuple[Array, Array | None]:
-    """In place wherever it can be: memory is what this waits for. w = |x| and tail = Phi(-w) all along."""
+    """In place wherever possible: memory is the bottleneck. w = |x| and tail = Phi(-w) throughout."""
     w = xp.abs(x)
     t = w * _T
     t += 1
-    xp.divide(1, t, out=t)  # in half the time of NumPy's reciprocal
+    xp.divide(1, t, out=t)  # takes half the time of NumPy's reciprocal
     tail = t * _Q[-1]
     for coefficient in _Q[-2::-1]:
         tail += coefficient
@@ -92,7 +91,7 @@ def _gelu32(x: Array, xp: Any, with_derivative: bool) -> tuple[Array, Array | No
     t *= _DENSITY
     t *= w
     t -= tail
-    t += 0.5  # t = 1/2 - tail + w phi(w): not negative, and the derivative is 1/2 + t or 1/2 - t, by the sign of x
+    t += 0.5  # t = 1/2 - tail + w phi(w) is not negative; the derivative is 1/2 + t or 1/2 - t, by the sign of x
     w *= tail
     value -= w
     bits = t.view(np.uint32)
@@ -105,19 +104,30 @@ def _gelu64(x: Array, xp: Any, with_derivative: bool) -> tuple[Array, Array | No
     integral = 0.5 * (1 + _erf64(x * _SQRT_HALF, xp))
     if not with_derivative:
         return x * integral, None
-    w = xp.minimum(xp.abs(x), 40)  # from there on the density is zero, and a square might overflow
+    w = xp.minimum(xp.abs(x), 40)  # beyond, the density is 0, and a square might overflow
     return x * integral, integral + x * (_DENSITY * xp.exp(-0.5 * (w * w)))
 
 
-def _log_erfc(w: Array, xp: Any) -> Array:
-    """w P(w) for float32 w >= 0. Beyond 4 it falls faster than log(erfc(w)), and far below what exp can hold by 16."""
-    w = xp.minimum(w, 16)
-    s = w * _P[-1]
-    for coefficient in _P[-2::-1]:
-        s += coefficient
-        s *= w
-    return s
+_CUDA = """
+    wide_t w = x;
+    wide_t integral = wide_t(0.5) * (wide_t(1) + erf(w * wide_t(0.70710678118654752440)));
+    value = w * integral;
+"""
+_CUDA_WITH_DERIVATIVE = f"""{_CUDA}
+    wide_t inner = w > 40 ? wide_t(40) : w < -40 ? wide_t(-40) : w;  // beyond, the density is 0
+    derivative = integral + w * wide_t(0.39894228040143267794) * exp(wide_t(-0.5) * inner * inner);
+"""
 
 
-def _erf64(x: Array, xp: Any) -> Array:
-    return np.asarray(_exact_erf(x), dtype=np.float64) if xp is np else cuda.erf(x)
+def _gelu_cuda(x: Array, with_derivative: bool) -> tuple[Array, Array | None]:
+    if with_derivative:
+        both = "T value, T derivative"
+        return elementwise("T x", both, _CUDA_WITH_DERIVATIVE, "gelu_with_derivative", x.dtype.name)(x)
+    return elementwise("T x", "T value", _CUDA, "gelu", x.dtype.name)(x), None
+
+
+def gelu(x: Array, with_derivative: bool) -> tuple[Array, Array | None]:
+    """gelu(x) and, if asked for, its derivative."""
+    if on_gpu(x):
+        return _gelu_cuda(x, with_derivative)
+    return _gelu_numpy(x, with_derivative)

@@ -1,10 +1,12 @@
-"""Layer normalisation over the last axis, forward and backward.
+"""Layer normalisation over the last axis:
 
-With x_hat = (x - mean) * rstd, the gradient through mean and variance is
+    x_hat = (x - mean) * rstd,    rstd = 1 / sqrt(variance + eps),    y = x_hat * weight + bias
 
-    dx = rstd * (g' - mean(g') - x_hat * mean(g' * x_hat)),   g' = g * weight
+and its gradient, which also flows through mean and variance. With g' = g * weight:
 
-Statistics of float16 are taken in float32.
+    dx = rstd * (g' - mean(g') - x_hat * mean(g' * x_hat)),    dweight = sum(g * x_hat),    dbias = sum(g)
+
+Statistics of float16 are computed in float32.
 """
 
 from __future__ import annotations
@@ -12,10 +14,27 @@ from __future__ import annotations
 import numpy as np
 
 from ..backend import Array, array_module
-from .rows import each_row, on_gpu
-from .total import as_rows, row_dots, row_sums, sum_over_rows, widened
+from .launch import launch_rows, on_gpu
+from .sums import as_rows, row_dots, row_sums, sum_over_rows, widened
 
-FAR = 100  # beyond this square of mean / deviation, the rounding of the mean shows
+FAR = 100  # if mean^2 / variance is larger than this, the rounding error of the mean matters
+
+
+def _layer_norm_numpy(x: Array, weight: Array, bias: Array, eps: float) -> tuple[Array, Array, Array]:
+    xp, n = array_module(x), x.shape[-1]
+    wide = widened(x)
+    mean = row_sums(wide) / n
+    x_hat = wide - mean
+    variance = row_dots(x_hat, x_hat) / n
+    if xp is not np or (mean * mean > FAR * variance).any():  # on a GPU, a second pass costs less than a test
+        x_hat -= row_sums(x_hat) / n
+        variance = row_dots(x_hat, x_hat) / n
+    rstd = 1 / xp.sqrt(variance + variance.dtype.type(eps))
+    x_hat *= rstd
+    x_hat = x_hat.astype(x.dtype, copy=False)
+    y = x_hat * weight
+    y += bias
+    return y, x_hat, rstd
 
 
 _CUDA = """
@@ -39,6 +58,40 @@ extern "C" __global__ void layer_norm(
     }
 }
 """
+
+
+def _layer_norm_cuda(x: Array, weight: Array, bias: Array, eps: float) -> tuple[Array, Array, Array]:
+    xp = array_module(x)
+    y, x_hat = xp.empty(x.shape, x.dtype), xp.empty(x.shape, x.dtype)
+    rstd = xp.empty((*x.shape[:-1], 1), np.promote_types(x.dtype, np.float32))
+    arrays = map(xp.ascontiguousarray, (x, weight, bias))
+    launch_rows(_CUDA, "layer_norm", x, *arrays, y, x_hat, rstd, rstd.dtype.type(eps))
+    return y, x_hat, rstd
+
+
+def layer_norm(x: Array, weight: Array, bias: Array, eps: float) -> tuple[Array, Array, Array]:
+    """y, and x_hat and rstd for the gradient."""
+    if on_gpu(x):
+        return _layer_norm_cuda(x, weight, bias, eps)
+    return _layer_norm_numpy(x, weight, bias, eps)
+
+
+def _layer_norm_grad_numpy(g: Array, x_hat: Array, rstd: Array, weight: Array) -> tuple[Array, Array, Array]:
+    """The means over a row are products of g and of g * x_hat with the weight; dweight needs the latter anyway."""
+    wide, x_hat, weight = (a.astype(rstd.dtype, copy=False) for a in (g, x_hat, weight))
+    n = g.shape[-1]
+    product = wide * x_hat
+    dweight = sum_over_rows(product)
+    mean_g, mean_gx = ((as_rows(a) @ weight).reshape(rstd.shape) / n for a in (wide, product))
+    array_module(g).multiply(x_hat, mean_gx, out=product)
+    product += mean_g
+    dx = wide * weight
+    dx -= product
+    dx *= rstd
+    dx, dweight, dbias = (a.astype(g.dtype, copy=False) for a in (dx, dweight, sum_over_rows(wide)))
+    return dx, dweight, dbias
+
+
 _CUDA_GRAD = """
 extern "C" __global__ void layer_norm_grad(
     const T* g, const T* x_hat, const wide_t* rstd, const T* weight, T* dx, wide_t* product, int n
@@ -49,67 +102,27 @@ extern "C" __global__ void layer_norm_grad(
         wide_t scaled = wide_t(g[row + i]) * wide_t(weight[i]);
         sum += scaled;
         dot += scaled * wide_t(x_hat[row + i]);
-        product[row + i] = wide_t(g[row + i]) * wide_t(x_hat[row + i]);  // to be added up for the weight
+        product[row + i] = wide_t(g[row + i]) * wide_t(x_hat[row + i]);  // its sum over all rows is dweight
     }
-    wide_t mean = over_block(sum, Sum()) / n;
-    wide_t slope = over_block(dot, Sum()) / n;
+    wide_t mean_g = over_block(sum, Sum()) / n;
+    wide_t mean_gx = over_block(dot, Sum()) / n;
     for (int i = threadIdx.x; i < n; i += blockDim.x)
         dx[row + i] =
-            rstd[blockIdx.x] * (wide_t(g[row + i]) * wide_t(weight[i]) - mean - wide_t(x_hat[row + i]) * slope);
+            rstd[blockIdx.x] * (wide_t(g[row + i]) * wide_t(weight[i]) - mean_g - wide_t(x_hat[row + i]) * mean_gx);
 }
 """
 
 
-def layer_norm(x: Array, weight: Array, bias: Array, eps: float) -> tuple[Array, Array, Array]:
-    """The result, and x_hat and rstd for the gradient."""
-    xp, n = array_module(x), x.shape[-1]
-    if on_gpu(x):
-        y, x_hat = xp.empty(x.shape, x.dtype), xp.empty(x.shape, x.dtype)
-        rstd = xp.empty((*x.shape[:-1], 1), np.promote_types(x.dtype, np.float32))
-        arrays = map(xp.ascontiguousarray, (x, weight, bias))
-        each_row(_CUDA, "layer_norm", x, *arrays, y, x_hat, rstd, rstd.dtype.type(eps))
-        return y, x_hat, rstd
-    wide = widened(x)
-    mean = row_sums(wide) / n
-    x_hat = wide - mean
-    variance = row_dots(x_hat, x_hat) / n
-    if xp is not np or (mean * mean > FAR * variance).any():  # to look at values on a GPU would cost more than a pass
-        x_hat -= row_sums(x_hat) / n
-        variance = row_dots(x_hat, x_hat) / n
-    rstd = 1 / xp.sqrt(variance + variance.dtype.type(eps))
-    x_hat *= rstd
-    x_hat = x_hat.astype(x.dtype, copy=False)
-    y = x_hat * weight
-    y += bias
-    return y, x_hat, rstd
+def _layer_norm_grad_cuda(g: Array, x_hat: Array, rstd: Array, weight: Array) -> tuple[Array, Array, Array]:
+    xp = array_module(g)
+    dx, product = xp.empty(g.shape, g.dtype), xp.empty(g.shape, rstd.dtype)
+    arrays = map(xp.ascontiguousarray, (g, x_hat, rstd, weight))
+    launch_rows(_CUDA_GRAD, "layer_norm_grad", g, *arrays, dx, product)
+    return dx, sum_over_rows(product).astype(g.dtype, copy=False), sum_over_rows(g)
 
 
 def layer_norm_grad(g: Array, x_hat: Array, rstd: Array, weight: Array) -> tuple[Array, Array, Array]:
-    """The gradients for x, weight and bias.
-
-    The means of g' and g' * x_hat over a row are products of g and g * x_hat with the weight, and the latter is summed
-    over all rows for the weight's gradient.
-    """
+    """Gradients for x, weight and bias."""
     if on_gpu(g):
-        xp = array_module(g)
-        dx, product = xp.empty(g.shape, g.dtype), xp.empty(g.shape, rstd.dtype)
-        arrays = map(xp.ascontiguousarray, (g, x_hat, rstd, weight))
-        each_row(_CUDA_GRAD, "layer_norm_grad", g, *arrays, dx, product)
-        return dx, sum_over_rows(product).astype(g.dtype, copy=False), sum_over_rows(g)
-    wide, x_hat, weight = (a.astype(rstd.dtype, copy=False) for a in (g, x_hat, weight))
-    n = g.shape[-1]
-    product = wide * x_hat
-    dweight = sum_over_rows(product)
-    mean_g, mean_gx = (_times(a, weight) / n for a in (wide, product))
-    array_module(g).multiply(x_hat, mean_gx, out=product)
-    product += mean_g
-    dx = wide * weight
-    dx -= product
-    dx *= rstd
-    dx, dweight, dbias = (a.astype(g.dtype, copy=False) for a in (dx, dweight, sum_over_rows(wide)))
-    return dx, dweight, dbias
-
-
-def _times(x: Array, vector: Array) -> Array:
-    """(..., n) times (n,), as (..., 1)."""
-    return (as_rows(x) @ vector).reshape(*x.shape[:-1], 1)
+        return _layer_norm_grad_cuda(g, x_hat, rstd, weight)
+    return _layer_norm_grad_numpy(g, x_hat, rstd, weight)

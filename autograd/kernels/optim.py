@@ -12,9 +12,8 @@ import math
 
 import numpy as np
 
-from .. import cuda
 from ..backend import Array, array_module
-from . import rows
+from . import launch
 
 
 def _adamw_numpy(
@@ -41,8 +40,8 @@ def _adamw_numpy(
 
 
 _ADAMW = """
-    const P grad = g, mean = b1 * P(m) + (1 - b1) * grad, square = b2 * P(v) + (1 - b2) * grad * grad;
-    const P own = (i < decayed ? keep : P(1)) * P(p);
+    const wide_t grad = g, mean = b1 * wide_t(m) + (1 - b1) * grad, square = b2 * wide_t(v) + (1 - b2) * grad * grad;
+    const wide_t own = (i < decayed ? keep : wide_t(1)) * wide_t(p);
     m = mean;
     v = square;
     p = own - lr * of_mean * mean / (sqrt(square) * of_root + eps);
@@ -56,19 +55,21 @@ def adamw(
     """AdamW's step number `step` (from 1): moves p, m and v. The first `decayed` values of p lose the part `decay`."""
     b1, b2 = betas
     of_mean, of_root = 1 / (1 - b1**step), 1 / math.sqrt(1 - b2**step)
-    if rows.on_gpu(p):
+    if launch.on_gpu(p):
         arguments = "T g, P of_mean, P of_root, P lr, P b1, P b2, P eps, P keep, int64 decayed"
         numbers = map(_number(p), (of_mean, of_root, lr, b1, b2, eps, 1 - decay))
-        cuda.elementwise(arguments, "T p, T m, T v", _ADAMW, "adamw")(g, *numbers, decayed, p, m, v)
+        kernel = launch.elementwise(arguments, "T p, T m, T v", _ADAMW, "adamw", p.dtype.name)
+        kernel(g, *numbers, decayed, p, m, v)
     else:
         _adamw_numpy(p, g, m, v, of_mean, of_root, lr, b1, b2, eps, decay, decayed)
 
 
 def move_average(average: Array, p: Array, part: float) -> None:
     """average += part (p - average)."""
-    if rows.on_gpu(p):
-        formula = "average = P(average) + part * (P(p) - P(average));"
-        cuda.elementwise("T p, P part", "T average", formula, "move_average")(p, _number(p)(part), average)
+    if launch.on_gpu(p):
+        formula = "average = wide_t(average) + part * (wide_t(p) - wide_t(average));"
+        kernel = launch.elementwise("T p, P part", "T average", formula, "move_average", p.dtype.name)
+        kernel(p, _number(p)(part), average)
     else:
         step = p - average
         step *= part
@@ -80,30 +81,29 @@ def _number(p: Array) -> type[np.floating]:
     return np.promote_types(p.dtype, np.float32).type
 
 
-# Grid-stride loop: each block sums every so many values, and leaves one partial sum.
+# A grid-stride loop: every block leaves one partial sum.
 _BLOCK, _PER_BLOCK, _MOST_BLOCKS = 256, 2048, 256
 _SQUARES = """
-extern "C" __global__ void squares(const {T}* g, double* sums, long long n) {{
+extern "C" __global__ void squares(const T* g, double* sums, long long n) {
     double sum = 0;
     const long long threads = gridDim.x * (long long)blockDim.x;
-    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < n; i += threads) {{
-        const double value = {wide}(g[i]);
+    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < n; i += threads) {
+        const double value = wide_t(g[i]);
         sum += value * value;
-    }}
+    }
     sum = over_block(sum, Sum());
     if (threadIdx.x == 0) sums[blockIdx.x] = sum;
-}}
+}
 """
 
 
 def squares(g: Array) -> Array:
     """The sum of g^2 in float64, as a few partial sums: one per CUDA block."""
-    if not rows.on_gpu(g):
+    if not launch.on_gpu(g):
         return (g.astype(np.float64) ** 2).reshape(-1).sum(keepdims=True)
     g = array_module(g).ascontiguousarray(g)
     blocks = min(_MOST_BLOCKS, -(-g.size // _PER_BLOCK))
     sums = array_module(g).empty(blocks, np.float64)
-    narrow, wide = rows.C_TYPES[g.dtype.name]
-    kernel = rows.compiled(_SQUARES.format(T=narrow, wide=wide), "squares", "float64")
+    kernel = launch.compiled(_SQUARES, "squares", g.dtype.name)
     kernel((blocks,), (_BLOCK,), (g, sums, np.int64(g.size)))
     return sums

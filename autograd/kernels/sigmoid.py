@@ -1,4 +1,4 @@
-"""sigmoid, right to the last digit on both sides: e^x / (1 + e^x) for negative x, 1 / (1 + e^-x) for the others."""
+"""sigmoid(x) = 1 / (1 + e^-x), as e^x / (1 + e^x) for negative x: accurate to the last digit on both sides."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""softmax and its logarithm, right for logits of any size.
+"""softmax, its logarithm and logsumexp, for logits of any size. With m = max(x) and s = sum_j exp(x_j - m):
 
-The maximum is subtracted first, so nothing overflows, and the logarithm of the sum is taken from the rest, so that
-nothing is lost beside a large maximum. A row that is -inf throughout (everything masked) has no distribution: its
-softmax is zero and its logsumexp -inf, instead of the NaN of 0 / 0.
+    softmax(x)_i = exp(x_i - m) / s,    log_softmax(x)_i = x_i - m - log(s),    logsumexp(x) = m + log(s)
+
+Nothing overflows, and log(s), subtracted last, keeps its digits beside a large m. A row that is -inf throughout
+(everything masked) has no distribution: its softmax is zero and its logsumexp -inf, instead of the NaN of 0 / 0.
 """
 
 from __future__ import annotations
@@ -12,28 +13,41 @@ from typing import Any
 import numpy as np
 
 from ..backend import Array, array_module
-from .rows import each_row, on_gpu
-from .total import row_dots, row_sums, total, widened
+from .launch import launch_rows, on_gpu
+from .sums import row_dots, row_sums, total, widened
 
 LARGE = 1e26  # e^60: this and its inverse are well within float32
 
 
-def softmax(x: Array, axis: Any) -> Array:
-    if axis in (-1, x.ndim - 1) and on_gpu(x):
-        return softmax_of_rows(x)
-    _, y, sums, _ = _exponentials(x, axis)
-    y /= sums
-    return y.astype(x.dtype, copy=False)
+# Over the last axis: softmax, and its gradient (g - sum(g y)) y, in place.
 
 
-# The values of a row are read from memory once; the second and third time they are in the cache.
+def _softmax_of_rows_numpy(x: Array) -> Array:
+    """Do not subtract the maximum if the sums of the exponentials show that there was no need to."""
+    if isinstance(x, np.ndarray) and x.dtype != np.float16 and x.size:
+        with np.errstate(over="ignore", invalid="ignore"):
+            y = np.exp(x)
+            sums = row_sums(y)
+        if sums.min() > 1 / LARGE and sums.max() < LARGE:
+            y /= sums
+            return y
+    return _softmax_numpy(x, -1)
+
+
+def _softmax_of_rows_grad_numpy(g: Array, y: Array) -> Array:
+    g -= row_dots(g, y)
+    g *= y
+    return g
+
+
+# The first loop reads a row from memory, the second and third from the cache.
 _SOFTMAX = """
 extern "C" __global__ void softmax_of_rows(const T* x, T* y, int n) {
     x += (size_t)blockIdx.x * n;
     y += (size_t)blockIdx.x * n;
     wide_t top = x[0];
-    for (int i = threadIdx.x; i < n; i += blockDim.x) top = Largest()(top, x[i]);
-    top = over_block(top, Largest());
+    for (int i = threadIdx.x; i < n; i += blockDim.x) top = Max()(top, x[i]);
+    top = over_block(top, Max());
     if (isinf(top)) top = 0;
     wide_t sum = 0;
     for (int i = threadIdx.x; i < n; i += blockDim.x) sum += exp(wide_t(x[i]) - top);
@@ -53,43 +67,57 @@ extern "C" __global__ void softmax_of_rows_grad(T* g, const T* y, int n) {
 """
 
 
-def softmax_of_rows(x: Array) -> Array:
-    """softmax over the last axis.
+def _softmax_of_rows_cuda(x: Array) -> Array:
+    xp = array_module(x)
+    y = xp.empty(x.shape, x.dtype)
+    launch_rows(_SOFTMAX, "softmax_of_rows", x, xp.ascontiguousarray(x), y)
+    return y
 
-    The shift by the maximum is left out where the sums of the exponentials show that it was not needed.
-    """
-    if isinstance(x, np.ndarray) and x.dtype != np.float16 and x.size:
-        with np.errstate(over="ignore", invalid="ignore"):
-            y = np.exp(x)
-            sums = row_sums(y)
-        if sums.min() > 1 / LARGE and sums.max() < LARGE:
-            y /= sums
-            return y
+
+def _softmax_of_rows_grad_cuda(g: Array, y: Array) -> Array:
+    launch_rows(_SOFTMAX_GRAD, "softmax_of_rows_grad", g, g, array_module(y).ascontiguousarray(y))
+    return g
+
+
+def softmax_of_rows(x: Array) -> Array:
     if on_gpu(x):
-        xp = array_module(x)
-        y = xp.empty(x.shape, x.dtype)
-        each_row(_SOFTMAX, "softmax_of_rows", x, xp.ascontiguousarray(x), y)
-        return y
-    return softmax(x, -1)
+        return _softmax_of_rows_cuda(x)
+    return _softmax_of_rows_numpy(x)
 
 
 def softmax_of_rows_grad(g: Array, y: Array) -> Array:
-    """softmax_grad over the last axis, in place of g, which is contiguous."""
+    """Overwrite g, which must be contiguous."""
     if on_gpu(g):
-        each_row(_SOFTMAX_GRAD, "softmax_of_rows_grad", g, g, array_module(y).ascontiguousarray(y))
-        return g
-    g -= row_dots(g, y)
-    g *= y
-    return g
+        return _softmax_of_rows_grad_cuda(g, y)
+    return _softmax_of_rows_grad_numpy(g, y)
+
+
+# Over any axis.
+
+
+def _softmax_numpy(x: Array, axis: Any) -> Array:
+    _, y, sums, _ = _exponentials(x, axis)
+    y /= sums
+    return y.astype(x.dtype, copy=False)
+
+
+def _softmax_grad_numpy(g: Array, y: Array, axis: Any) -> Array:
+    gx = g * y
+    gx -= y * total(gx, axis, keepdims=True)
+    return gx
+
+
+def softmax(x: Array, axis: Any) -> Array:
+    if axis in (-1, x.ndim - 1) and on_gpu(x):
+        return _softmax_of_rows_cuda(x)
+    return _softmax_numpy(x, axis)
 
 
 def softmax_grad(g: Array, y: Array, axis: Any) -> Array:
     """J^T g with J = diag(y) - y y^T."""
     if axis in (-1, y.ndim - 1) and on_gpu(g):
-        return softmax_of_rows_grad(g.copy(), y)
-    gx = g * y
-    gx -= y * total(gx, axis, keepdims=True)
-    return gx
+        return _softmax_of_rows_grad_cuda(g.copy(), y)
+    return _softmax_grad_numpy(g, y, axis)
 
 
 def log_softmax(x: Array, axis: Any) -> Array:
@@ -103,7 +131,7 @@ def log_softmax_grad(g: Array, y: Array, axis: Any) -> Array:
 
 
 def logsumexp(x: Array, axis: Any) -> tuple[Array, Array]:
-    """log sum exp(x) with the axis kept, and softmax(x), which is its gradient."""
+    """log sum exp(x) with the axis kept, and its gradient softmax(x)."""
     xp = array_module(x)
     _, y, sums, shift = _exponentials(x, axis)
     y /= sums
@@ -112,9 +140,9 @@ def logsumexp(x: Array, axis: Any) -> tuple[Array, Array]:
 
 
 def _exponentials(x: Array, axis: Any) -> tuple[Array, Array, Array, Array]:
-    """x - shift, its exponentials, their sums (1 where they are 0), and the shift; float16 goes to float32.
+    """x - shift, its exponentials, their sums (1 where they are 0), and the shift; all in float32 if x is float16.
 
-    The shift is the row's maximum, or 0 where that is infinite.
+    The shift is the maximum, or 0 where that is infinite.
     """
     xp = array_module(x)
     wide = widened(x)

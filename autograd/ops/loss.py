@@ -17,25 +17,22 @@ from .arguments import full_precision
 
 
 class CrossEntropy(Function):
-    """loss = -sum_k t_k log softmax(x)_k;  dx = softmax(x) sum(t) - t
-
-    For class indices with label smoothing s, t is s/K everywhere, plus 1 - s at the class.
-    """
+    """loss = -sum_k t_k log softmax(x)_k;  dx = softmax(x) sum(t) - t"""
 
     @staticmethod
-    def forward(ctx: Context, logits: Array, targets: Array, smoothing: float, reduction: str) -> Array:
-        losses, slope = kernels.cross_entropy(logits, targets, smoothing, with_slope=ctx.needs[0])
-        ctx.save(slope, reduction)
+    def forward(ctx: Context, logits: Array, targets: Array, reduction: str) -> Array:
+        losses, dx = kernels.cross_entropy(logits, targets, with_grad=ctx.needs[0])
+        ctx.save(dx, reduction)
         return _reduce(losses, reduction).astype(logits.dtype, copy=False)
 
     @staticmethod
     def backward(ctx: Context, g: Array) -> Any:
-        slope, reduction = ctx.saved
-        return slope * _per_sample(g, slope.shape[:-1], reduction)[..., None], None
+        dx, reduction = ctx.saved
+        return dx * _per_sample(g, dx.shape[:-1], reduction)[..., None], None
 
     @staticmethod
-    def reference(logits: Tensor, targets: Tensor, smoothing: float, reduction: str) -> Tensor:
-        losses = -(logits.log_softmax(-1) * soft_targets(targets, logits, smoothing)).sum(-1)
+    def reference(logits: Tensor, targets: Tensor, reduction: str) -> Tensor:
+        losses = -(logits.log_softmax(-1) * soft_targets(targets, logits)).sum(-1)
         return losses if reduction == "none" else losses.mean() if reduction == "mean" else losses.sum()
 
 
@@ -97,7 +94,9 @@ def cross_entropy(logits: Any, targets: Any, label_smoothing: float = 0.0, reduc
         _check_targets("cross_entropy", t, logits.shape, "soft targets")
     if not 0 <= label_smoothing < 1:
         raise OperandError(f"cross_entropy: label_smoothing must be in [0, 1), got {label_smoothing}")
-    return CrossEntropy.apply(logits, Tensor(t), float(label_smoothing), reduction)
+    if label_smoothing:
+        t = soft_targets(t, logits, label_smoothing)
+    return CrossEntropy.apply(logits, Tensor(t), reduction)
 
 
 def bce_with_logits(logits: Any, targets: Any, reduction: str = "mean") -> Tensor:
@@ -119,10 +118,11 @@ def kl_div(log_q: Any, p: Any, reduction: str = "mean") -> Tensor:
 
 
 def soft_targets(targets: Any, logits: Tensor, smoothing: float = 0.0) -> Array:
-    """Targets (..., K) beside the logits: class indices become one-hot rows, and smoothing makes (1 - s) t + s / K."""
+    """Targets (..., K) beside the logits: one-hot rows for class indices, and label smoothing s, (1 - s) t + s / K."""
     t = _targets("soft_targets", targets, logits)
     if t.dtype.kind in "iu":
         t = (t[..., None] == array_module(t).arange(logits.shape[-1])).astype(logits.dtype)
+        t /= t.sum(axis=-1, keepdims=True)  # 0 / 0 = NaN for an index that is no class, where nobody checked
     return t * (1 - smoothing) + smoothing / t.shape[-1] if smoothing else t
 
 

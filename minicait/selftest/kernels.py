@@ -1,7 +1,7 @@
-"""The kernels that have code of our own for a GPU.
+"""The kernels that have CUDA bodies of their own.
 
-A block of threads adds up a row together, through memory that it shares. Lengths around those of a warp and of a block
-are where mistakes in that would show, and rows that are much longer.
+A block of threads reduces a row through shared memory. Mistakes in that show at lengths around those of a warp and of a
+block, and in rows that are much longer.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from .report import Finding
 
 LENGTHS = (1, 31, 32, 127, 129, 300, 1000)
 ROWS = 6
-MANY = 300_000  # values, for which many blocks make a sum each
-HEADS = 3, 33, 2, 24  # images, tokens, heads, and values of each, for products
-TALKING = 1, 196, 4, 48  # the same for attention: an image of cait_xxs24_224
+MANY = 300_000  # values, summed by many blocks
+HEADS = 3, 33, 2, 24  # images, tokens, heads and values per head, for products
+TALKING = 1, 196, 4, 48  # the same for attention: one image in cait_xxs24_224
 
 
 def values(device: str) -> Finding:
@@ -56,7 +56,7 @@ def _run(
 
 
 def _softmax(x: Array, g: Array) -> Sequence[Array]:
-    y = softmax_of_rows(x * 4)  # so that some values are large also in long rows
+    y = softmax_of_rows(x * 4)  # some values are large even in long rows
     return y, softmax_of_rows_grad(g, y)
 
 
@@ -65,32 +65,32 @@ def _layer_norm(x: Array, g: Array, weight: Array, bias: Array) -> Sequence[Arra
     return y, *kernels.layer_norm_grad(g, x_hat, rstd, weight)
 
 
-def _cross_entropy(x: Array, weights: Array) -> Sequence[Array]:
-    """Of classes by number, and of weights of all classes."""
-    classes = to_device(np.arange(ROWS) % x.shape[-1], device_of(x))
-    results = (kernels.cross_entropy(x, targets, 0.1, with_slope=True) for targets in (classes, weights * weights))
+def _cross_entropy(x: Array, soft: Array) -> Sequence[Array]:
+    """Cross entropy against class indices, and against soft targets."""
+    labels = to_device(np.arange(ROWS) % x.shape[-1], device_of(x))
+    results = (kernels.cross_entropy(x, targets, 0.1, with_grad=True) for targets in (labels, soft * soft))
     return [array for pair in results for array in pair if array is not None]
 
 
 def _residual(x: Array, g: Array, h: Array, weight: Array, bias: Array, scale: Array) -> Sequence[Array]:
-    """For two samples of four."""
+    """A branch for two samples of four."""
     rows = to_device(np.array([3, 0]), device_of(x))
     y = kernels.linear_residual(x, h, weight, bias, scale, 1.25, rows)
     return y, *kernels.linear_residual_grad(g, h, weight, weight, bias, scale, 1.25, rows, [True] * 4)
 
 
 def _products(qkv: Array, maps: Array) -> Sequence[Array]:
-    """Of matrices whose rows are parts of longer rows, into some that are, too."""
+    """Products of matrices that are parts of longer rows, into parts of longer rows."""
     q, k, v = qkv.transpose(2, 0, 3, 1, 4)
-    room = array_module(qkv).empty(qkv.shape, qkv.dtype).transpose(2, 0, 3, 1, 4)
+    out = array_module(qkv).empty(qkv.shape, qkv.dtype).transpose(2, 0, 3, 1, 4)
     scores = kernels.product(q, k.swapaxes(-1, -2), scale=0.2)
-    return scores, kernels.product(maps, v, out=room[0]), kernels.product(maps.swapaxes(-1, -2), v, out=room[2])
+    return scores, kernels.product(maps, v, out=out[0]), kernels.product(maps.swapaxes(-1, -2), v, out=out[2])
 
 
 def _talking_heads(
     qkv: Array, weight_l: Array, bias_l: Array, weight_w: Array, bias_w: Array, g: Array
 ) -> Sequence[Array]:
-    """Without the gradient of weight_l: of many tokens that is a long sum which all but cancels, so it says little."""
+    """All but the gradient of weight_l: over many tokens its terms nearly cancel, so that it says little."""
     y, maps, _ = kernels.talking_heads(qkv, weight_l, bias_l, weight_w, bias_w)
     dqkv, _, _, dweight_w, dbias_w = kernels.talking_heads_grad(g, qkv, maps, weight_l, weight_w, bias_w)
     return y, dqkv, dweight_w, dbias_w

@@ -236,16 +236,17 @@ def _sum_share(state: State, worker: int, share: Share) -> tuple[list[Any], list
     if state.model.training != share.training:  # in a process that did not see it change
         state.model.train(share.training)
 
-    def compute(leaf: int, number: int) -> None:
+    def compute(leaf: int, number: int, accumulate: bool) -> None:
         sums = state.buffer(worker, number)
-        for i, piece in enumerate(share.leaves[leaf - share.first]):
-            losses.append(_piece(state, share, piece, sums, accumulate=i > 0))
+        for piece in share.leaves[leaf - share.first]:
+            losses.append(_piece(state, share, piece, sums, accumulate))
+            accumulate = True
 
     def add_buffers(into: int, number: int) -> None:
         state.buffer(worker, into).array += state.buffer(worker, number).array
 
     leaves = range(share.first, share.first + len(share.leaves))
-    nodes = fold(leaves, compute, add_buffers)
+    nodes = fold(leaves, compute, add_buffers, lambda leaf: len(share.leaves[leaf - share.first]) == 1)
     return [node._replace(buffer=(worker, node.buffer)) for node in nodes], losses
 
 

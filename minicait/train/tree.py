@@ -45,20 +45,31 @@ def shares(count: int, among: int) -> list[range]:
     return [range(count * i // among, count * (i + 1) // among) for i in range(among)]
 
 
-def fold(leaves: range, compute: Callable[[int, int], None], add: Callable[[int, int], None]) -> list[Node]:
+def fold(
+    leaves: range,
+    compute: Callable[[int, int, bool], None],
+    add: Callable[[int, int], None],
+    is_single: Callable[[int], bool],
+) -> list[Node]:
     """Sum a range of leaves, as far as the tree allows; return the nodes that are left, from left to right.
 
-    compute(leaf, buffer)  puts a leaf's sum into a buffer
-    add(into, buffer)      adds one buffer to another
+    compute(leaf, buffer, accumulate)  puts a leaf's sum into a buffer, or adds it to what is there
+    add(into, buffer)                  adds one buffer to another
+    is_single(leaf)                    True for a leaf of one piece, which can be added to its sibling straight away
 
     Buffers are numbered from 0; `buffers_needed(leaves)` of them suffice.
     """
     nodes: list[Node] = []
     for leaf in leaves:
-        used = {node.buffer for node in nodes}
-        buffer = next(i for i in range(len(nodes) + 1) if i not in used)
-        compute(leaf, buffer)
-        nodes.append(Node(0, leaf, buffer))
+        new = Node(0, leaf, None)
+        if nodes and new.joins(nodes[-1]) and is_single(leaf):
+            compute(leaf, nodes[-1].buffer, True)
+            nodes[-1] = nodes[-1]._replace(level=1)
+        else:
+            used = {node.buffer for node in nodes}
+            buffer = next(i for i in range(len(nodes) + 1) if i not in used)
+            compute(leaf, buffer, False)
+            nodes.append(new._replace(buffer=buffer))
         while len(nodes) > 1 and nodes[-1].joins(nodes[-2]):
             right = nodes.pop()
             add(nodes[-1].buffer, right.buffer)
@@ -67,9 +78,9 @@ def fold(leaves: range, compute: Callable[[int, int], None], add: Callable[[int,
 
 
 def buffers_needed(leaves: range) -> int:
-    """Number of buffers that `fold` uses for these leaves."""
+    """Number of buffers that `fold` uses for these leaves, at most: fewer if leaves are single pieces."""
     used = [0]
-    fold(leaves, lambda leaf, buffer: used.append(buffer + 1), lambda into, buffer: None)
+    fold(leaves, lambda leaf, buffer, _: used.append(buffer + 1), lambda into, buffer: None, lambda leaf: False)
     return max(used)
 
 

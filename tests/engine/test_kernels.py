@@ -7,7 +7,7 @@ from autograd import ops
 from autograd.kernels import sum_over_rows
 from autograd.kernels.layer_norm import layer_norm
 from autograd.kernels.softmax import LARGE, softmax, softmax_grad, softmax_of_rows, softmax_of_rows_grad
-from autograd.kernels.total import BLAS_ROWS, column_sums, row_dots, row_sums
+from autograd.kernels.sums import BLAS_ROWS, column_sums, row_dots, row_sums
 
 RNG = np.random.default_rng(0)
 

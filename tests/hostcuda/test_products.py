@@ -1,4 +1,4 @@
-"""Products of matrices on a GPU: which way they take to cuBLAS, what they copy, and in what precision they add up."""
+"""Matrix products on a GPU: which calls of cuBLAS they make, what they copy, and in what precision they accumulate."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def heads(cp, dtype="float32"):
 
 
 def multiplied(a, b, **options):
-    """The product, seen to be right, and what it asked of the GPU."""
+    """The product, once it is checked, and what it asked of the GPU."""
     with hostcuda.guarded(), hostcuda.counting() as count:
         got = product(a, b, **options)
     want = options.get("scale", 1) * np.matmul(a.get().astype("float64"), b.get().astype("float64"))
@@ -78,6 +78,9 @@ def test_float16_is_added_up_in_float32(cp):
     assert float(got[0, 0]) == 6144 and count.gemms[0].compute == "32F"
     wide = product(a * 8, b * 8, out=cp.empty((1, 1), "float32"))
     assert float(wide[0, 0]) == 6144 * 64
+    a, b = draw(cp, 2, 1, 3, 4, dtype="float16"), draw(cp, 5, 4, 2, dtype="float16")
+    broadcast, _ = multiplied(a, b, dtype="float32")
+    assert broadcast.dtype == "float32" and broadcast.shape == (2, 5, 3, 2)
 
 
 def test_tf32_is_asked_for_by_autocast(cp):

@@ -5,7 +5,7 @@ from importlib import import_module
 import pytest
 
 from autograd.cases import CASES
-from autograd.kernels import rows
+from autograd.kernels import launch
 from minicait.cli import main
 from minicait.selftest import kernels, operations, training
 
@@ -53,7 +53,7 @@ def test_a_kernel_that_does_not_compile(selftest, monkeypatch):
     softmax = import_module("autograd.kernels.softmax")  # the package has a function of that name
     monkeypatch.setattr(softmax, "_SOFTMAX", softmax._SOFTMAX.replace("over_block", "over_nothing"))
     code, file = selftest()
-    rows.compiled.cache_clear()
+    launch.compiled.cache_clear()
     assert code == 1 and "over_nothing" in file
     assert "softmax, rows of 129" in file and "attention-two heads in float32 (error)" in " ".join(file.split())
     assert "training, fp32" in file and "layer norm, rows of 129 " in file
