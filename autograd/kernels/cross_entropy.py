@@ -2,7 +2,8 @@
 
     loss = -sum_k t_k log softmax(x)_k,    dx = softmax(x) sum(t) - t
 
-Targets are class indices or soft targets. A class with logit -inf and target 0 adds nothing to the loss, where 0 * inf would be NaN.
+Targets are class indices or soft targets. A class with logit -inf and target 0 adds nothing to the loss, where 0 * inf
+would be NaN.
 """
 
 from __future__ import annotations

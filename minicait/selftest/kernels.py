@@ -68,7 +68,7 @@ def _layer_norm(x: Array, g: Array, weight: Array, bias: Array) -> Sequence[Arra
 def _cross_entropy(x: Array, soft: Array) -> Sequence[Array]:
     """Cross entropy against class indices, and against soft targets."""
     labels = to_device(np.arange(ROWS) % x.shape[-1], device_of(x))
-    results = (kernels.cross_entropy(x, targets, 0.1, with_grad=True) for targets in (labels, soft * soft))
+    results = (kernels.cross_entropy(x, targets, with_grad=True) for targets in (labels, soft * soft))
     return [array for pair in results for array in pair if array is not None]
 
 
