@@ -1,14 +1,18 @@
-"""CaiT, "Going deeper with Image Transformers", on the `autograd` engine beside this package.
+"""Vision transformers, starting with CaiT, on the `autograd` engine beside this package.
 
-nn         layers: linear, norms, patch embedding, three kinds of attention; `record` sees inside
-models     the table of models, CaiT itself, and the variants it is compared with
-weights    weights in and out of files; `pth` reads PyTorch's, `published` downloads the authors'
-trained    a model from its weights
-data       images: shapes, Imagenette, folders; crops and colours, batches on threads, mixing
-optim      AdamW, its schedule, clipping, the average of the weights
-train      gradients by micro-batches on threads, recipes, the trainer, runs
-explain    what a model sees, and the report about it
-cli        the command line
+nn           layers and residual branches; `record` looks inside
+models       what a model is, and one file for each family
+optim        AdamW, learning-rate schedule, loss scaler, EMA
+data         images: sources, augmentation, batches, mixing
+train        the trainer, gradients by micro-batches, objectives, recipes
+run          plan, folder and console output of a training run
+files        weights in and out of files, downloads
+explain      attention maps, and the report on them
+experiments  small models side by side
+bench        speed and memory, beside PyTorch
+selftest     tests of this machine and its GPU
+cli          the command line
+machine      CPUs, threads and memory
 """
 
 import autograd
@@ -20,7 +24,7 @@ if getattr(autograd, "BELONGS_TO", None) != "minicait":
         "(pip install -e . in its folder), best in a fresh virtual environment."
     )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 from . import models, nn, optim, train
 from .data import imagenet_classes
@@ -30,15 +34,6 @@ from .models import create_model, list_models
 from .nn.record import record
 
 __all__ = [
-    "create_model",
-    "imagenet_classes",
-    "list_models",
-    "load_model",
-    "load_weights",
-    "models",
-    "nn",
-    "optim",
-    "record",
-    "save_weights",
-    "train",
-]
+    "create_model", "imagenet_classes", "list_models", "load_model", "load_weights", "models", "nn", "optim", "record",
+    "save_weights", "train",
+]  # fmt: skip
