@@ -11,7 +11,7 @@ VERSION = re.search(r'__version__ = "(.+)"', (HERE / "minicait/__init__.py").rea
 setup(
     name="minicait",
     version=VERSION,
-    description="Vision transformers on an autograd engine of their own, from scratch on NumPy and CuPy: to be read and used",
+    description="Vision transformers on their own autograd engine, from scratch on NumPy and CuPy: to be read and used",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="MIT",

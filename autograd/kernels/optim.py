@@ -1,4 +1,4 @@
-"""What an optimiser does to every value of its arrays, in place.
+"""Optimiser updates of whole arrays, in place.
 
 AdamW   m = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g^2,  p = (1 - decay) p - lr m' / (sqrt(v') + eps),
         with the bias corrections m' = m / (1 - b1^t) and v' = v / (1 - b2^t) at step t

@@ -195,7 +195,7 @@ def outputs_of(model: Module, images: Any) -> Outputs:
 
 
 class Published(NamedTuple):
-    """Where the authors' weights of a model are: a repository on the hub, and a file on the authors' server."""
+    """The authors' weights of a model: a repository on the hub, and a file on the authors' server."""
 
     hub: str
     official: str

@@ -1,4 +1,4 @@
-"""What CaiT was compared with: other ways to add a residual branch (Fig. 1), and other ways to a class (Fig. 2).
+"""Baselines of the paper: other ways to add a residual branch (Fig. 1), and other ways to pool a class (Fig. 2).
 
 A Variant is a CaiT in which one thing is exchanged, so that two of them differ in nothing else. `Variant()` without
 changes computes what CaiT computes, from weights of the same names.
@@ -105,7 +105,7 @@ class Variant(CaiT):
                 block.attn = MultiHeadAttention(self.config.dim, self.config.heads, named)
 
     def features(self, images: Any) -> Tensor:
-        """What the head classifies (B, dim): the class token, or the mean over the patches, normalised."""
+        """Input of the head (B, dim): the class token, or the mean over the patches, normalised."""
         c = self.config
         x = self.patch_embed(self.checked(images)) + self.pos_embed
         for i, block in enumerate(self.blocks):

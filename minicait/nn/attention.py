@@ -12,7 +12,7 @@ from .record import observer
 
 
 class Attention(Branch):
-    """What the heads gather, and a projection of it."""
+    """An attention branch: what the heads gather, then the projection `proj`."""
 
     proj: Linear
 
@@ -22,7 +22,7 @@ class Attention(Branch):
 
 
 class MultiHeadAttention(Attention):
-    """SA: every token looks at every token. softmax(q k^T / sqrt(d/h)) v for each head, then a projection."""
+    """SA: every token attends to every token; softmax(q k^T / sqrt(d/h)) v for each head, then a projection."""
 
     def __init__(self, dim: int, heads: int, stream: Stream | None = None) -> None:
         stream = stream or random.unnamed()
@@ -39,7 +39,7 @@ class MultiHeadAttention(Attention):
 
 
 class TalkingHeadsAttention(Attention):
-    """SA whose heads talk: `proj_l` mixes the score maps of the heads before the softmax, `proj_w` those after it."""
+    """SA with talking heads: `proj_l` mixes the heads' scores before the softmax, `proj_w` their maps after it."""
 
     def __init__(self, dim: int, heads: int, stream: Stream | None = None) -> None:
         stream = stream or random.unnamed()
@@ -58,7 +58,7 @@ class TalkingHeadsAttention(Attention):
 
 
 class ClassAttention(Attention):
-    """CA: only the class token looks, at itself and all patches, z = [x_class, x_patches]. Linear in the patches.
+    """CA: only the class token attends, to itself and all patches, z = [x_class, x_patches]. Its cost is linear in them.
 
     Q = W_q x_class + b_q                  (5)
     K = W_k z + b_k                        (6)

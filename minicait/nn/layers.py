@@ -1,7 +1,8 @@
 """The small layers.
 
-Weights are drawn as in the reference: normal with deviation 0.02, biases zero. They come from the stream that a layer
-is given, so that a model's weights depend on its seed and their names alone; a layer that is given none gets its own.
+Weights are initialised as in the reference: normal with standard deviation 0.02, biases zero. They are drawn from the
+stream given to a layer, so that a model's weights depend only on its seed and their names; a layer without one draws
+from a new stream.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .module import Module, Parameter
 
 
 def truncated_normal(shape: tuple[int, ...], stream: Stream) -> np.ndarray:
-    """Normal with deviation 0.02, cut at -2 and 2. (That is at 100 deviations: the cut is the reference's, by name.)"""
+    """Normal with standard deviation 0.02, truncated at ±2, as in the reference: that is 100 deviations."""
     values = stream.generator().standard_normal(shape, dtype=np.float32)
     values *= 0.02
     return np.clip(values, -2, 2, out=values)
@@ -56,9 +57,9 @@ class LayerNorm(Module):
 
 
 class LayerScale(Parameter):
-    """diag(lambda_1, ..., lambda_d) of eq. 4: one learned weight per channel on the output of a residual branch.
+    """diag(lambda_1, ..., lambda_d) of eq. 4: one learned factor per channel of a residual branch's output.
 
-    All start at a small epsilon, so that a deep network begins close to the identity. A Parameter and not a Module,
+    All start at a small epsilon, so that a deep network starts close to the identity. A Parameter and not a Module,
     because that is how the published weights name it: `blocks.0.gamma_1`.
     """
 
@@ -69,9 +70,9 @@ class LayerScale(Parameter):
 
 
 class Branch(Module):
-    """What a residual block adds to its input: `inner`, then a linear layer, `last`.
+    """A residual branch that ends in a linear layer: `inner`, then `last`.
 
-    They can be asked for apart, because the linear layer, LayerScale and the sum with the input are one operation.
+    `residual` takes them apart, because the linear layer, LayerScale and the sum with the input are one operation.
     """
 
     def inner(self, x: Any) -> Tensor:
@@ -102,7 +103,7 @@ class Mlp(Branch):
 
 
 class Dropout(Module):
-    """In training, drops values with probability `rate`. `purpose` names the random stream, one for each layer."""
+    """Dropout: in training, drops values with probability `rate`. `purpose` names the layer's random stream."""
 
     drop = staticmethod(ops.dropout)
 
@@ -145,8 +146,8 @@ class DropPath(Dropout):
 class PatchEmbed(Module):
     """An image as tokens: cut into square patches, each flattened and projected to `dim` values.
 
-    With patches of size p that is the convolution with kernel and stride p: both multiply the pixels of one patch with
-    one matrix. The patches do not overlap, so a reshape finds them and one product does the rest:
+    This is a convolution with kernel size and stride p: it multiplies the pixels of each patch with one matrix. The
+    patches do not overlap, so a reshape cuts them out and one matrix product does the rest:
 
         (B, C, rows * p, columns * p)  ->  (B, rows * columns, C * p * p)  @  W^T (C * p * p, dim)
 
@@ -176,7 +177,7 @@ class PatchEmbed(Module):
 
 
 class PatchProjection(Module):
-    """A linear layer whose weight has the shape, and the uniform initialisation, of a convolution's."""
+    """A linear layer with the weight shape and the uniform initialisation of a convolution."""
 
     def __init__(self, patch_size: int, dim: int, channels: int, stream: Stream) -> None:
         shape = (dim, channels, patch_size, patch_size)

@@ -1,7 +1,7 @@
 """record: the one way to see inside a model, without a second implementation of anything.
 
-Layers offer what they compute to `observe` or `observer`; outside of a `with record(model)` block nobody listens, and
-that costs one look at a context variable.
+Layers offer what they compute to `observer` and `observe_residual`; outside of a `with record(model)` block that costs
+one look at a context variable.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class Residual(NamedTuple):
 
 @dataclass
 class Record:
-    """What the last forward pass computed, by the name of the layer: `record.attention["blocks.0.attn"].before`.
+    """Values of the last forward pass, by the name of the layer: `record.attention["blocks.0.attn"].before`.
 
     attention        self-attention between patches, before and after head mixing
-    class_attention  of the class token, to itself (first) and to every patch: (B, heads, 1, 1 + patches)
+    class_attention  attention of the class token to itself (first) and to every patch: (B, heads, 1, 1 + patches)
     residual         both branches of every block, "blocks.0.attn" and "blocks.0.mlp"
     """
 
@@ -75,12 +75,12 @@ def record(model: Module) -> Iterator[Record]:
 
 
 def stop_listening() -> None:
-    """In a new process, which nobody will ask for what it heard."""
+    """Forget all records, in a forked process."""
     _listening.set(())
 
 
 def is_recorded() -> bool:
-    """Whether somebody listens, to whichever model."""
+    """True if any model is being recorded."""
     return bool(_listening.get())
 
 
