@@ -58,7 +58,7 @@ class TalkingHeadsAttention(Attention):
 
 
 class ClassAttention(Attention):
-    """CA: only the class token attends, to itself and all patches, z = [x_class, x_patches]. Its cost is linear in them.
+    """CA: only the class token attends, to itself and all patches, z = [x_class, x_patches]. Linear in their number.
 
     Q = W_q x_class + b_q                  (5)
     K = W_k z + b_k                        (6)

@@ -1,13 +1,12 @@
 """Coupled samples: a batch may be cut into micro-batches only where the result for a sample depends on no other.
 
 A module that couples samples, such as batch normalisation, says so: `couples_samples`. One that does not say so is
-detected numerically, once per model: two samples must give the same outputs together as apart.
+detected numerically, once per model: samples must give the same outputs together as apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -20,10 +19,9 @@ from autograd.backend import Array, constant, to_device
 from ..models.model import Outputs, outputs_of
 from ..nn import Module
 
-TOLERANCE = 1e-3  # of the largest value: batches of another size round differently
+TOLERANCE = 1e-3  # relative: batches of another size round differently
 HALF_TOLERANCE = 5e-2  # under float16 autocast
 
-Trace = list[tuple[str, Array]]
 Shapes = list[tuple[int, ...] | None]  # of each output, for one sample
 Found = tuple[str | None, Shapes]  # a module that couples samples
 
@@ -43,7 +41,7 @@ def refuse_coupling(
     run  calls `find_coupling` for [images] in a worker, where there is memory for it
     """
     if model not in _independent:
-        coupling, shapes = run([images[[*range(min(2, size)), *range(size, min(size + 2, len(images)))]]])[0]
+        coupling, shapes = run([images[[0, size]]])[0]
         if coupling is not None:
             raise ValueError(
                 f"value_and_grad: {coupling} couples the samples of a batch (they give other results together than "
@@ -61,32 +59,67 @@ def refuse_coupling(
 
 
 def find_coupling(model: Module, images: Array) -> Found:
-    """Name the first module whose output for one sample depends on the other samples, although it does not say so.
+    """Name the first module whose output for one of two samples depends on the other, although it does not say so.
 
     A module that writes its buffers in forward is named, too: micro-batches would do so one after the other.
     """
-    count = len(images)
-    parts = slice(0, count), slice(0, (count + 1) // 2), slice((count + 1) // 2, count)
-    before = {name: buffer.data.copy() for name, buffer in model.named_buffers()}
-    modules = dict(model.named_modules())
+    modules, buffers = dict(model.named_modules()), dict(model.named_buffers())
+    before = {name: to_device(buffer.data, "cpu").copy() for name, buffer in buffers.items()}
     try:
-        together, *apart = (_run(model, images, part) for part in parts)
-        shapes: Shapes = [None if x is None else x.shape[1:] for x in together]
-        for name, buffer in model.named_buffers():
-            if not np.array_equal(to_device(buffer.data, "cpu"), to_device(before[name], "cpu")):
-                path = name.rpartition(".")[0]
-                return _title(path, modules[path]), shapes
-        if not any(_differ(*outputs) for outputs in zip(together, *apart, strict=True)):
-            return None, shapes
-        traces = [_trace(model, images, part) for part in parts]
+        shapes, together = _traced(model, images, 0)
+        apart = [_traced(model, images[i : i + 1], i)[1] for i in range(2)]
+        written = [name for name, old in before.items() if not np.array_equal(old, buffers[name].numpy())]
     finally:
-        for name, buffer in model.named_buffers():
-            buffer.data[...] = before[name]
-    if len({tuple(name for name, _ in trace) for trace in traces}) == 1:
-        for (name, whole), (_, first), (_, second) in zip(*traces, strict=True):
-            if _differ(whole, first, second):
-                return _title(name, modules[name]), shapes
-    return _title("", model), shapes
+        for name, old in before.items():
+            buffers[name].data[...] = to_device(old, buffers[name].device)
+    couples = [written[0].rpartition(".")[0]] if written else []
+    couples += [name for name, rows in together.items() if _differ(rows, [trace.get(name) for trace in apart])]
+    return (_title(couples[0], modules[couples[0]]) if couples else None), shapes
+
+
+def _traced(model: Module, images: Array, sample: int) -> tuple[Shapes, dict[str, np.ndarray]]:
+    """Run a model; return the shapes of its outputs, and a random projection of the output of each of its modules.
+
+    Modules come in the order in which they finish, so the innermost first; the model itself last.
+    """
+    trace: dict[str, np.ndarray] = {}
+
+    def traced(name: str, forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def call(*args: Any) -> Tensor:
+            output = forward(*args)
+            trace[name] = _projected(output.data)
+            return output
+
+        return call
+
+    modules = dict(model.named_modules())
+    for name, module in modules.items():
+        module.forward = traced(name, module.forward)  # type: ignore[method-assign]
+    try:
+        with ag.no_grad(), random.using(random.Stream(purpose="coupling", sample=sample)):
+            outputs = outputs_of(model, images)
+    finally:
+        for module in modules.values():
+            del module.forward
+    trace.pop("", None)
+    trace[""] = np.concatenate([_projected(x.data) for x in outputs if x is not None], axis=1)
+    return [None if x is None else x.shape[1:] for x in outputs], trace
+
+
+def _projected(x: Array) -> np.ndarray:
+    """Two numbers for each sample: a random projection, and the size that it is to be compared with."""
+    rows = np.asarray(to_device(x, "cpu"), np.float64)
+    rows = rows.reshape(len(rows) if rows.ndim else 1, -1)
+    direction = np.random.default_rng(0).standard_normal(rows.shape[1]) / max(1, rows.shape[1]) ** 0.5
+    return np.stack([rows @ direction, np.sqrt((rows**2).mean(axis=1))], axis=1)
+
+
+def _differ(together: np.ndarray, apart: list[np.ndarray | None]) -> bool:
+    parts = [rows for rows in apart if rows is not None]  # stochastic depth may have dropped a sample
+    if sum(map(len, parts)) != len(together):
+        return False  # not one row per sample, so it cannot be compared; the outputs behind it can
+    tolerance = HALF_TOLERANCE if modes.current().products == "float16" else TOLERANCE
+    return bool((abs(together - np.concatenate(parts)) > tolerance * together[:, 1::2].max(initial=1e-30)).any())
 
 
 def _random_outputs(shapes: Shapes, count: int, like: Array) -> Outputs:
@@ -110,52 +143,6 @@ def _is_mean(objective: Any, outputs: Outputs, targets: dict[str, Array], size: 
         whole, first, second = loss(slice(None)), loss(slice(size)), loss(slice(size, None))
     apart = (first * size + second * (count - size)) / count
     return not abs(whole - apart) > TOLERANCE * max(1.0, abs(whole))
-
-
-def _run(model: Module, images: Array, part: slice) -> list[Array | None]:
-    """All outputs for some of the images, with the random masks that belong to those samples."""
-    stream = random.Stream(purpose="coupling", sample=part.start)
-    with ag.no_grad(), random.using(stream):
-        return [None if x is None else x.data for x in outputs_of(model, images[part])]
-
-
-def _trace(model: Module, images: Array, part: slice) -> Trace:
-    """The output of every module, innermost first."""
-    trace: Trace = []
-    with _listening(model, lambda name, output: trace.append((name, output.data))):
-        _run(model, images, part)
-    return trace
-
-
-@contextmanager
-def _listening(model: Module, tell: Callable[[str, Tensor], None]) -> Iterator[None]:
-    def wrapped(name: str, forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def listen(*args: Any) -> Tensor:
-            output = forward(*args)
-            tell(name, output)
-            return output
-
-        return listen
-
-    modules = dict(model.named_modules())
-    for name, module in modules.items():
-        module.forward = wrapped(name, module.forward)  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        for module in modules.values():
-            del module.forward
-
-
-def _differ(whole: Array | None, *parts: Array | None) -> bool:
-    """True if the outputs of the parts, one after the other, are not those of the whole."""
-    if whole is None:
-        return False
-    whole, *apart = (np.asarray(to_device(x, "cpu"), np.float64) for x in (whole, *parts))
-    if whole.ndim == 0 or any(x.shape[1:] != whole.shape[1:] for x in apart) or len(whole) != sum(map(len, apart)):
-        return False  # not one row per sample, so it cannot be compared; the outputs behind it can
-    tolerance = HALF_TOLERANCE if modes.current().products == "float16" else TOLERANCE
-    return bool((abs(whole - np.concatenate(apart)) > tolerance * abs(whole).max(initial=1e-30)).any())
 
 
 def _title(name: str, module: Module) -> str:

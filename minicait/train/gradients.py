@@ -23,7 +23,7 @@ import autograd as ag
 from autograd import Tensor, modes, random
 from autograd.backend import Array, array_module, constant
 
-from ..machine import blas_threads, cpu_count, return_freed_memory
+from ..machine import cpu_count, return_freed_memory
 from ..models.model import Model, outputs_of
 from ..nn import Module
 from ..nn.record import is_recorded
@@ -144,9 +144,7 @@ class Gradients:
         crew = self._crew(state, workers, objective)
         if len(pieces) > 1:
             refuse_coupling(self.model, objective, images, targets, size, partial(crew.run, _look_for_coupling))
-        threads = self.threads if len(pieces) == 1 else 1
-        with blas_threads(threads):  # a batch that cannot be cut has its matrix products spread over threads instead
-            results = crew.run(_sum_share, tasks)
+        results = crew.run(_sum_share, tasks)
         nodes = [node for own, _ in results for node in own]
         if pairs := additions(nodes):
             crew.run(_add_slices, [(pairs, own) for own in shares(state.layout.size, workers)])
@@ -207,7 +205,8 @@ class Gradients:
         """Processes if there can be any; they would see no mode of this thread, and need an objective that pickles."""
         if workers > 1 and self.use_processes and _in_no_mode() and _pickles(objective):
             return self._fork(state)
-        return Threads(state)
+        # a batch that cannot be cut has its matrix products spread over threads instead
+        return Threads(state, blas=self.threads if coupled_modules(self.model) else 1)
 
     def _fork(self, state: State) -> Processes:
         tensors = dict(self.model.named_tensors())

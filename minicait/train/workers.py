@@ -35,15 +35,18 @@ Work = Callable[[Any, int, Any], Any]  # work(state, worker, argument)
 
 
 class Threads:
-    """Threads that work on a common state; a single worker is this thread itself."""
+    """Threads that work on a common state; a single worker is this thread itself.
 
-    def __init__(self, state: Any) -> None:
-        self.state = state
+    blas  threads of a matrix product in each of them
+    """
+
+    def __init__(self, state: Any, blas: int = 1) -> None:
+        self.state, self.blas = state, blas
 
     def run(self, work: Work, arguments: Sequence[Any]) -> list[Any]:
         """work(state, worker, argument) for worker 0, 1, … with one argument each; results in that order."""
         keep_freed_memory()
-        with blas_threads(1):
+        with blas_threads(self.blas):
             if len(arguments) == 1:
                 return [work(self.state, 0, arguments[0])]
             pool = ThreadPoolExecutor(len(arguments), thread_name_prefix="minicait")
