@@ -62,8 +62,8 @@ class Config:
     def __post_init__(self) -> None:
         """Turn NumPy numbers into Python's, so that JSON takes them, and refuse sizes that fit no model."""
         for field in fields(self):
-            convert, kind = self._kinds[str(field.type)]
-            value = getattr(self, field.name)
+            name = field.type.__name__ if isinstance(field.type, type) else str(field.type)
+            (convert, kind), value = self._kinds[name], getattr(self, field.name)
             try:
                 object.__setattr__(self, field.name, convert(value))
             except (TypeError, ValueError):
