@@ -39,10 +39,11 @@ def write_reports(
     model: Model, images: Sequence[np.ndarray], titles: Sequence[str], classes: Sequence[str], path: Path
 ) -> list[Path]:
     """One for each image (H, W, 3) in uint8: report-1.html, report-2.html and so on."""
+    seen = [look(model, image, classes) for image in images]
     graph = block_graph(model)
     return [
-        write_report(look(model, image, classes), numbered(path, i), title, graph)[0]
-        for i, (image, title) in enumerate(zip(images, titles, strict=True), 1)
+        write_report(inside, numbered(path, i), title, graph)[0]
+        for i, (inside, title) in enumerate(zip(seen, titles, strict=True), 1)
     ]
 
 
