@@ -43,7 +43,7 @@ def _explain(args: argparse.Namespace) -> int:
         out = args.out if len(paths) == 1 else numbered(args.out, number)
         image = np.asarray(centre_crop(Picture(path).decode(), side, info.crop_ratio))
         inside = look(model, image, info.class_names, info.mean, info.std)
-        graph = graph or block_graph(model)
+        graph = block_graph(model) if graph is None else graph
         try:
             written = write_report(inside, out, path.name, graph, args.png, args.json)
         except OSError as error:
