@@ -15,6 +15,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import minicait
+from autograd.ops import broadcast_to, concat
 from autograd.random import Stream
 from minicait import bench, models, nn
 from minicait.cli import main
@@ -85,17 +86,44 @@ class PatchMlp(Model):
         return Outputs(self.classifier(features), features=features)
 
 
-PATCH_MLP = Family("patch_mlp", PatchMlp, {"patch_mlp_16": PatchMlpConfig(1000, (16, 16), 4, 12, 2, 0.1, 20)}, {})
+class Pool(nn.Module):
+    def __init__(self, dim, stream):
+        self.scale = nn.LayerScale(1, 0.5)  # one number for the whole branch
+        self.look = nn.ClassAttention(dim, 2, stream)
+
+    def forward(self, token, patches):
+        return nn.residual(token, self.look, scale=self.scale, reads=concat([token, patches], axis=1))
+
+
+class PooledMlp(PatchMlp):
+    """Class attention, but in no block with a name or a number that CaiT would know."""
+
+    def __init__(self, **sizes):
+        super().__init__(**sizes)
+        self.token = nn.Parameter(np.ones((1, 1, self.config.dim), np.float32))
+        self.pool = Pool(self.config.dim, Stream(0, "pool"))
+
+    def outputs(self, images):
+        x = self.embed(self.checked(images))
+        for layer in self.layers:
+            x = layer(x)
+        token = self.pool(broadcast_to(self.token, (len(x), 1, x.shape[2])), x)
+        return Outputs(self.classifier(token[:, 0]))
+
+
+SIZES = PatchMlpConfig(1000, (16, 16), 4, 12, 2, 0.1, 20)
+PATCH_MLP = Family("patch_mlp", PatchMlp, {"patch_mlp_16": SIZES}, {})
+POOLED_MLP = Family("pooled_mlp", PooledMlp, {"pooled_mlp_16": SIZES}, {})
 
 
 # ---- ... and one line
 
 
 def add_family(patch):
-    """FAMILIES = (cait.FAMILY, PATCH_MLP)"""
+    """FAMILIES = (cait.FAMILY, …, PATCH_MLP, POOLED_MLP)"""
     for name, module in list(sys.modules.items()):
         if name.startswith("minicait.") and hasattr(module, "FAMILIES"):
-            patch.setattr(module, "FAMILIES", (*FAMILIES, PATCH_MLP))
+            patch.setattr(module, "FAMILIES", (*FAMILIES, PATCH_MLP, POOLED_MLP))
 
 
 @pytest.fixture
@@ -300,7 +328,9 @@ def test_files_of_a_new_family(new_family, tmp_path, capsys):
     said = capsys.readouterr().out
     assert "the sizes of patch_mlp_16" in said and '"hidden": 20' in said
     np.savez(tmp_path / "plain.npz", **model.state_dict())  # says nothing, and the family cannot tell from shapes
-    with pytest.raises(ValueError, match=r"plain\.npz does not hold the weights of a known model \(.*patch_mlp\)"):
+    with pytest.raises(
+        ValueError, match=r"plain\.npz does not hold the weights of a known model \(.*patch_mlp, pooled_mlp\)"
+    ):
         minicait.load_model(tmp_path / "plain.npz")
 
 
@@ -396,6 +426,20 @@ def test_a_model_without_class_attention_cannot_be_explained(run, new_family, tm
         with pytest.raises(ValueError, match=r"^PatchMlp has no class attention to look at$"):
             work()
     assert not has_class_attention(model) and has_class_attention(CaiT(**SMALL))
+
+
+def test_class_attention_of_another_kind_can_be_explained(new_family, tmp_path, capsys):
+    assert train("--preset", "pooled_mlp_16", "--epochs", 1, "--out", tmp_path) == 0
+    assert "attention.png" in capsys.readouterr().out
+    folder = tmp_path / "shapes-pooled_mlp_16-1"
+    assert (folder / "report-3.html").is_file() and 0 < float(log(folder)[0]["attention_inside"]) < 1
+    weights = ["--weights", str(folder / "weights/best.safetensors"), "--out", str(tmp_path / "r.html")]
+    assert main(["explain", str(folder / "example.png"), *weights, "--png", "--json"]) == 0
+    numbers = json.loads((tmp_path / "r.json").read_text())
+    assert [branch["name"] for branch in numbers["branches"]] == ["layers.0.mlp", "layers.1.mlp", "pool.look"]
+    assert np.shape(numbers["class_attention"]) == (1, 2, 4, 4)
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "Layer layers.1, FFN: " in page and "Layer pool, attention: " in page
 
 
 def test_measuring_a_new_family(new_family, monkeypatch, capsys):
