@@ -102,11 +102,12 @@ def peak_megabytes() -> float | None:
             return None
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
     try:  # on Linux, getrusage includes what the process had before it became this program
-        released = _kilobytes("/proc/self/status", "VmHWM") - _kilobytes("/proc/self/status", "VmRSS")
-        # Pss divides a page by the number of processes that share it; children keep freed memory, so their use now is
-        # their peak
-        processes = ["self", *(str(process.pid) for process in multiprocessing.active_children())]
-        return (released + sum(_kilobytes(f"/proc/{process}/smaps_rollup", "Pss") for process in processes)) / 2**10
+        peak, now, libraries = (_kilobytes("/proc/self/status", name) for name in ("VmHWM", "VmRSS", "RssFile"))
+        kilobytes = peak - now + libraries
+        # children keep freed memory, so their use now is their peak; Pss counts a page once among those that share it
+        for process in ("self", *(child.pid for child in multiprocessing.active_children())):
+            kilobytes += sum(_kilobytes(f"/proc/{process}/smaps_rollup", name) for name in ("Pss_Anon", "Pss_Shmem"))
+        return kilobytes / 2**10
     except (OSError, StopIteration):  # a sandbox that hides it, or a process that has just ended
         return None
 

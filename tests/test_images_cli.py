@@ -177,7 +177,7 @@ def test_too_little_memory_names_an_option_and_a_value(photos, tmp_path, capsys,
     def full(*_):
         raise MemoryError
 
-    monkeypatch.setattr(Trainer, "queue", full)
+    monkeypatch.setattr(Trainer, "step", full)
     options = ["train", *SMALL, "--data", str(photos), "--out", str(tmp_path), "--threads"]
     assert main([*options, "4"]) == 2
     assert "out of memory; try --threads 2 (each holds a micro-batch" in capsys.readouterr().err
@@ -272,7 +272,7 @@ def test_a_teacher_sees_images_as_it_was_taught(tmp_path):
 def test_a_run_on_photographs_goes_on_to_the_bit_from_the_middle_of_an_epoch(photos, tmp_path, monkeypatch):
     arguments = ["train", *SMALL, "--data", str(photos), "--epochs", "2", "--recipe", "imagenette"]
     assert main([*arguments, "--out", str(tmp_path / "a")]) == 0
-    real, steps = Trainer.queue, []
+    real, steps = Trainer.step, []
 
     def interrupted(self, images, targets):
         steps.append(1)
@@ -280,7 +280,7 @@ def test_a_run_on_photographs_goes_on_to_the_bit_from_the_middle_of_an_epoch(pho
             os.kill(os.getpid(), signal.SIGTERM)
         return real(self, images, targets)
 
-    monkeypatch.setattr(Trainer, "queue", interrupted)
+    monkeypatch.setattr(Trainer, "step", interrupted)
     assert main([*arguments, "--out", str(tmp_path / "b")]) == 128 + signal.SIGTERM
     assert main(["train", "--resume", str(tmp_path / "b/photos-tiny-1"), "--device", "cpu", "--threads", "1"]) == 0
     assert_same_run(tmp_path / "a/photos-tiny-1", tmp_path / "b/photos-tiny-1")

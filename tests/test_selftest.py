@@ -16,6 +16,7 @@ from autograd.cases import CASES, roundings_apart
 from minicait.bench import Job, Measured
 from minicait.cli import main, options
 from minicait.cli import selftest as command
+from minicait.models.cait import CaiT
 from minicait.selftest import machine, parts, speed, training
 from minicait.selftest.report import OK, Finding, Part, anonymise, table
 from tests import stand_in_cupy
@@ -25,8 +26,8 @@ from tests import stand_in_cupy
 def _small(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(training, "STEPS", 3)
-    small = {"img_size": 16, "dim": 12, "heads": 3, "depth": 2}
-    monkeypatch.setattr(training, "CONFIG", training.CONFIG | small)
+    small = {"img_size": 16, "patch_size": 4, "dim": 12, "heads": 3, "depth": 2, "layer_scale": 0.1}
+    monkeypatch.setattr(training, "create_model", lambda _, classes, **own: CaiT(classes, **small, **own))
 
 
 @pytest.fixture

@@ -124,6 +124,8 @@ def timm_step(
         raise ValueError(f"PyTorch {torch.__version__} cannot use the GPU")
     torch.set_num_threads(threads)
     family, config = find_model(model)
+    if family.name not in REFERENCES:
+        raise ValueError(f"there is no model of PyTorch to compare {family.name} with")
     net = REFERENCES[family.name](import_timm(), config).to(device)
     net = torch.compile(net) if compiled else net
     images, labels = (torch.from_numpy(array).to(device) for array in data(config.img_size[0], batch))

@@ -38,11 +38,12 @@ def _explain(args: argparse.Namespace) -> int:
     _check(args.out)
     paths = list(files(args.images))
     model, info = load_model(args.weights, args.img_size)
-    side, graph = model.img_size[0], block_graph(model)
+    side, graph = model.img_size[0], None
     for number, path in enumerate(paths, 1):
         out = args.out if len(paths) == 1 else numbered(args.out, number)
         image = np.asarray(centre_crop(Picture(path).decode(), side, info.crop_ratio))
         inside = look(model, image, info.class_names, info.mean, info.std)
+        graph = block_graph(model) if graph is None else graph
         try:
             written = write_report(inside, out, path.name, graph, args.png, args.json)
         except OSError as error:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..data.source import NAMED
 from ..data.transforms import Augmentation
-from ..models import find_model, list_models
+from ..models import FAMILIES, Config, find_model, list_models
 from ..run.console import next_commands
 from ..run.plan import Plan, absolute
 from ..run.run import new_run, resumed, summary
@@ -83,15 +83,17 @@ def _train(args: argparse.Namespace) -> int:
             run = resumed(args.resume, **machine)
         else:
             plan = _plan(args, args.seed + number)
-            kind = args.preset.removeprefix("cait_") if args.weights is None else "from-weights"
+            kind = args.preset if args.weights is None else "from-weights"
             run = new_run(plan, args.out, f"{plan.data.name}-{kind}", **machine)
         last = run.go()
         scores.append(last.score)
         if args.overfit_one_batch:
             print("the batch is learned by heart" if last.top1 == 1 else f"of the batch, {last.top1:.0%} is learned")
         print(f"best weights: {run.best_weights}, top-1 {run.best:.1%}")
-        print(f"see {run.path / 'curves.svg'} and {run.path / 'attention.png'}")
-        print(f"what it sees in some images, to be opened in a browser: {' '.join(map(str, run.reports))}")
+        pictures = [run.path / name for name in ("curves.svg", "attention.png") if (run.path / name).is_file()]
+        print(f"see {' and '.join(map(str, pictures))}")
+        if run.reports:
+            print(f"what it sees in some images, to be opened in a browser: {' '.join(map(str, run.reports))}")
         if run.signals.asked is not None and number + 1 < args.runs:
             print(f"stopped after {number + 1} of {args.runs} runs: {summary(scores)}")
             return 128 + run.signals.asked
@@ -107,16 +109,16 @@ def _plan(args: argparse.Namespace, seed: int) -> Plan:
     if args.weights is not None and (args.preset != args.defaults["preset"] or args.patch_size is not None):
         raise ValueError("--weights decides the model; leave out --preset and --patch-size")
     model = _model_name(args.preset, args.data)
-    small = model.startswith(("cait_tiny_", "cait_small_"))
-    patch = args.patch_size
-    if small and args.weights is None and patch is None and (args.data == "shapes" or args.img_size is not None):
-        side, across = args.img_size or find_model(model)[1].img_size[0], 4 if args.data == "shapes" else 8
+    config, patch = find_model(model)[1], args.patch_size
+    scales = args.weights is None and config.img_size[0] == 8 * config.patch_size  # a preset for small images
+    if scales and patch is None and (args.data == "shapes" or args.img_size is not None):
+        side, across = args.img_size or config.img_size[0], 4 if args.data == "shapes" else 8
         if side % across:
             raise ValueError(
                 f"--img-size {side} is no multiple of {across}, the patches across; or choose --patch-size"
             )
         patch = side // across
-    chosen = recipe(args.recipe or _recipe_name(args, model, small))
+    chosen = recipe(args.recipe or _recipe_name(args, config))
     asked = {"epochs": args.epochs, "batch_size": args.batch_size}
     chosen = with_settings(chosen.changed(**asked, lr=args.lr, precision=args.precision, seed=seed), args.set)
     if args.teacher is not None and chosen.distillation is None:
@@ -138,16 +140,18 @@ def _plan(args: argparse.Namespace, seed: int) -> Plan:
 
 def _model_name(short: str, data: str) -> str:
     """tiny is cait_tiny_32 on shapes and cait_tiny_64 on photographs; xxs24 is cait_xxs24_224."""
-    sizes = ("32", "64", "224") if data == "shapes" else ("64", "224")
-    names = (short, f"cait_{short}", *(f"cait_{short}_{size}" for size in sizes))
+    families = ("", *(f"{family.name}_" for family in FAMILIES))
+    sizes = ("", "_32", "_64", "_224") if data == "shapes" else ("", "_64", "_224")
+    names = [f"{family}{short}{size}" for family in families for size in sizes]
     return next((name for name in names if name in list_models()), short)
 
 
-def _recipe_name(args: argparse.Namespace, model: str, small: bool) -> str:
+def _recipe_name(args: argparse.Namespace, config: Config) -> str:
     if args.weights is not None:
         return "transfer"
     if args.data == "shapes":
         return "shapes"
-    if model.endswith("_32") and args.data not in NAMED:
+    side = config.img_size[0]
+    if side <= 32 and args.data not in NAMED:
         return "tiny-images"
-    return "small" if small else "imagenette"
+    return "small" if side <= 64 else "imagenette"

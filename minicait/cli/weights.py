@@ -34,25 +34,26 @@ def _models(args: argparse.Namespace) -> int:
     names = list_models(args.pattern)
     if not names:
         raise ValueError(f"no model fits {args.pattern!r}; `minicait models` lists all")
-    published = published_models()
+    published, found = published_models(), {name: find_model(name) for name in names}
     if args.json:
         rows = [
             {
                 "name": name,
+                "family": family.name,
                 "published": name in published,
-                **(config := find_model(name)[1]).to_json(),
+                **config.to_json(),
                 **config.cost()._asdict(),
             }
-            for name in names
+            for name, (family, config) in found.items()
         ]
         print(json.dumps(rows, indent=1))
         return 0
-    print(f"{'model':16s}  dim heads  depth patch  params M  GFLOPs MB/image")
-    for name in names:
-        config = find_model(name)[1]
+    width = max(16, *(len(name) + 2 * (name in published) for name in names))
+    print(f"{'model':{width}s}  dim heads  depth patch  params M  GFLOPs MB/image")
+    for name, (_, config) in found.items():
         c, heads = config.cost(), getattr(config, "heads", "")
         print(
-            f"{name + ' *' * (name in published):16s} {config.dim:4d} {heads:5} {config.layers:>6s} "
+            f"{name + ' *' * (name in published):{width}s} {config.dim:4d} {heads:5} {config.layers:>6s} "
             f"{config.patch_size:5d} "
             f"{c.parameters / 1e6:9.1f} {c.multiply_adds / 1e9:7.1f} {c.activation_bytes / 1e6:8.0f}"
         )

@@ -8,7 +8,7 @@ block_graph  the graph that autograd records for one block
 write        reports on disk
 """
 
-from .attention import attention_sheet, class_attention, saliency
+from .attention import attention_sheet, class_attention, has_class_attention, saliency
 from .block_graph import block_graph
 from .inside import Inside, look
 from .report import report
@@ -19,6 +19,7 @@ __all__ = [
     "attention_sheet",
     "block_graph",
     "class_attention",
+    "has_class_attention",
     "look",
     "numbered",
     "report",

@@ -19,10 +19,19 @@ from .colours import CIVIDIS, colourise, rescale
 SIDE, GAP, CAPTION = 160, 8, 18  # pixels, on a sheet
 
 
+def has_class_attention(model: Model) -> bool:
+    """True if the model has a class token whose attention can be shown."""
+    with ag.no_grad(), evaluation_mode(model), record(model) as inside:
+        model(np.zeros((1, 3, *model.img_size), np.float32))
+    return bool(inside.class_attention)
+
+
 def class_attention(model: Model, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the attention of the class token to each patch (B, layers, heads, rows, columns), and the logits."""
     with ag.no_grad(), evaluation_mode(model), record(model) as inside:
         logits = model(images).numpy()
+    if not inside.class_attention:
+        raise ValueError(f"{type(model).__name__} has no class attention to look at")
     # the token itself is the first key; what it takes from the patches is shown
     layers = np.stack([layer[:, :, 0, 1:] for layer in inside.class_attention.values()], axis=1)
     return layers.reshape(*layers.shape[:3], *model.grid), logits

@@ -14,7 +14,7 @@ from autograd.draw import Svg
 from .inside import Inside
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 250, 62, 10, 36, 40
-COLOURS = ("#2b6cb0", "#c05621")
+COLOURS = ("#2b6cb0", "#c05621", "#2f855a")
 
 
 class Mark(NamedTuple):
@@ -33,10 +33,11 @@ class Chart(NamedTuple):
 def charts(inside: Inside) -> list[Chart]:
     """Lay out the charts of LayerScale and of the residual branches' relative norms (Fig. 4)."""
     labels = list(dict.fromkeys(layer_label(branch.name) for branch in inside.branches))
-    parts = {"attention": "attn", "FFN": "mlp"}
-    by_part = {part: [b for b in inside.branches if b.name.endswith(end)] for part, end in parts.items()}
-    scales = {part: [b.scale for b in branches] for part, branches in by_part.items()}
-    ratios = {part: [b.ratio for b in branches] for part, branches in by_part.items()}
+    scales: dict[str, dict[str, float]] = {"attention": {}, "FFN": {}}
+    ratios: dict[str, dict[str, float]] = {"attention": {}, "FFN": {}}
+    for b in inside.branches:
+        scales.setdefault(b.kind, {})[layer_label(b.name)] = b.scale
+        ratios.setdefault(b.kind, {})[layer_label(b.name)] = b.ratio
     title = "Residual branches: ‖branch‖ / ‖main path‖, logarithmic scale"
     return [
         Chart("LayerScale: mean |λ| of each layer", "eq-4", _marks(labels, scales, bars=True)),
@@ -45,14 +46,17 @@ def charts(inside: Inside) -> list[Chart]:
 
 
 def layer_label(name: str) -> str:
-    """Return the label of a branch's layer: 1 for blocks.0.attn, C1 for blocks_token_only.0.attn."""
-    stage, number = name.split(".")[:2]
-    return f"{'' if stage == 'blocks' else 'C'}{int(number) + 1}"
+    """Return the label of a branch's layer: 1 for blocks.0.attn, C1 for blocks_token_only.0.attn, else its name."""
+    stage, number, *_ = [*name.split("."), ""]
+    if number.isdigit() and stage in ("blocks", "blocks_token_only"):
+        return f"{'' if stage == 'blocks' else 'C'}{int(number) + 1}"
+    return name.rpartition(".")[0] or name
 
 
-def _marks(labels: Sequence[str], series: Mapping[str, Sequence[float]], bars: bool) -> list[Mark]:
-    column, height = (WIDTH - LEFT - RIGHT) / len(labels), HEIGHT - TOP - BOTTOM
-    known = [value for values in series.values() for value in values if value > 0] or [1.0]
+def _marks(labels: Sequence[str], series: Mapping[str, Mapping[str, float]], bars: bool) -> list[Mark]:
+    """Marks for values by layer: bars side by side, or dots above each other."""
+    column, height = (WIDTH - LEFT - RIGHT) / max(1, len(labels)), HEIGHT - TOP - BOTTOM
+    known = [value for values in series.values() for value in values.values() if value > 0] or [1.0]
     ticks = [0.0, max(known) / 2, max(known)] if bars else _powers_of_ten(min(known), max(known))
     low, top = ticks[0], ticks[-1]
 
@@ -70,15 +74,17 @@ def _marks(labels: Sequence[str], series: Mapping[str, Sequence[float]], bars: b
         if len(labels) <= 30 or i % 4 == 0 or label.startswith("C"):
             marks.append(Mark("text", (LEFT + (i + 0.5) * column, HEIGHT - BOTTOM + 18, 0.5), text=label))
     marks.append(Mark("text", (LEFT + (WIDTH - LEFT - RIGHT) / 2, HEIGHT - 4, 0.5), text="layer"))
+    middle = {label: LEFT + (i + 0.5) * column for i, label in enumerate(labels)}
+    width = 0.8 * column / len(series)
     for s, (name, values) in enumerate(series.items()):
-        middle = [LEFT + (i + 0.5) * column for i in range(len(values))]
-        stages = [[i for i, label in enumerate(labels) if label.startswith("C") == last] for last in (False, True)]
+        stages = [[label for label in values if label.startswith("C") == last] for last in (False, True)]
         if not bars:  # a line per stage: the main path of the second is the class token
-            marks += [Mark("line", tuple(z for i in stage for z in (middle[i], y(values[i]))), s) for stage in stages]
-        for x, value, label in zip(middle, values, labels, strict=True):
+            lines = [tuple(z for label in stage for z in (middle[label], y(values[label]))) for stage in stages]
+            marks += [Mark("line", line, s) for line in lines]
+        for label, value in values.items():
             text = f"Layer {label}, {name}: {value:.4g}"
-            left = x + (s - 1) * column * 0.4
-            coordinates = (left, y(value), left + column * 0.4, y(0)) if bars else (x, y(value))
+            left = middle[label] + (s - len(series) / 2) * width
+            coordinates = (left, y(value), left + width, y(0)) if bars else (middle[label], y(value))
             marks.append(Mark("bar" if bars else "dot", coordinates, s, text))
         marks.append(Mark("text", (LEFT + 130 * s, 20, 0), s + 1, name))
     return marks

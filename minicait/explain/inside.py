@@ -13,7 +13,7 @@ from autograd.kernels import softmax
 
 from ..data.picture import MEAN, STD, normalise
 from ..models import Model
-from ..nn import evaluation_mode
+from ..nn import Mlp, evaluation_mode
 from ..nn.record import Residual, record
 
 
@@ -21,6 +21,7 @@ class Branch(NamedTuple):
     """A residual branch: its LayerScale, and how much it adds to the main path (eq. 4, Fig. 4)."""
 
     name: str  # such as blocks.0.attn
+    kind: str  # "attention", "FFN" or, for anything else, "branch"
     scale: float  # mean |lambda|
     largest: float  # largest |lambda|
     ratio: float  # ||branch|| / ||main path||, mean over tokens
@@ -73,12 +74,17 @@ def look(
     if not inside.class_attention:
         raise ValueError(f"{type(model).__name__} has no class attention to look at")
     tokens = np.stack([maps[0, :, 0] for maps in inside.class_attention.values()])
-    maps = list(inside.attention.values())
     heads, patches = tokens.shape[1], tokens.shape[2] - 1
+    maps = [m for m in inside.attention.values() if m.before.shape[1:] == (heads, patches, patches)]
     empty = np.zeros((0, heads, patches, patches), np.float32)  # of a model without self-attention
-    mixing = [m.mixing for m in maps if m.mixing is not None]
+    modules = dict(model.named_modules())
+    attention = {*inside.attention, *inside.class_attention}
+
+    def kind(name: str) -> str:
+        return "attention" if name in attention else "FFN" if isinstance(modules[name], Mlp) else "branch"
+
     return Inside(
-        model.describe(),
+        " of ".join(filter(None, (type(model).__name__, model.describe()))),
         image,
         classes or [f"class {i}" for i in range(model.num_classes)],
         softmax(logits, -1),
@@ -86,11 +92,16 @@ def look(
         tokens[:, :, 0],
         np.stack([m.before[0] for m in maps]) if maps else empty,
         np.stack([m.after[0] for m in maps]) if maps else empty,
-        np.stack(mixing) if mixing else np.zeros((0, heads, heads + 1)),
-        [_branch(name, residual) for name, residual in inside.residual.items()],
+        np.array([_identity(heads) if m.mixing is None else m.mixing for m in maps]).reshape(-1, heads, heads + 1),
+        [_branch(name, kind(name), residual) for name, residual in inside.residual.items()],
     )
 
 
-def _branch(name: str, residual: Residual) -> Branch:
+def _identity(heads: int) -> np.ndarray:
+    """Mixing weights, and no bias, of heads that do not talk."""
+    return np.eye(heads, heads + 1)
+
+
+def _branch(name: str, kind: str, residual: Residual) -> Branch:
     scale = np.ones(1) if residual.scale is None else abs(residual.scale)
-    return Branch(name, float(scale.mean()), float(scale.max()), residual.ratio)
+    return Branch(name, kind, float(scale.mean()), float(scale.max()), residual.ratio)

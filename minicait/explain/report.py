@@ -60,6 +60,7 @@ def report(inside: Inside, title: str, graph: str) -> str:
         "charts": "\n".join(f'<h3>{c.title}</h3>\n<div class="scroll">{as_svg(c)}</div>' for c in charts(inside)),
         "table": "\n".join(_table(inside)),
         "graph": graph,
+        "no_graph": "" if graph else " hidden",
         "equations": _page("equations.html"),
         "numbers": json.dumps(_numbers(inside, packed), separators=(",", ":")),
         "packed": packed.text,
@@ -153,9 +154,8 @@ def _saliency(inside: Inside) -> Iterator[str]:
 
 def _table(inside: Inside) -> Iterator[str]:
     for b in inside.branches:
-        kind = "attention" if b.name.endswith("attn") else "FFN"
         cells = "".join(f"<td>{value:.4g}</td>" for value in (b.scale, b.largest, b.ratio))
-        yield f'<tr><th scope="row">{layer_label(b.name)}</th><td>{kind}</td>{cells}</tr>'
+        yield f'<tr><th scope="row">{layer_label(b.name)}</th><td>{b.kind}</td>{cells}</tr>'
 
 
 def _rounding(packed: Packed, depth: int) -> str:

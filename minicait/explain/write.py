@@ -41,10 +41,11 @@ def write_reports(
     model: Model, images: Sequence[np.ndarray], titles: Sequence[str], classes: Sequence[str], path: Path
 ) -> list[Path]:
     """Write report-1.html, report-2.html and so on, one for each image (H, W, 3) in uint8."""
+    seen = [look(model, image, classes) for image in images]
     graph = block_graph(model)
     return [
-        write_report(look(model, image, classes), numbered(path, i), title, graph)[0]
-        for i, (image, title) in enumerate(zip(images, titles, strict=True), 1)
+        write_report(inside, numbered(path, i), title, graph)[0]
+        for i, (inside, title) in enumerate(zip(seen, titles, strict=True), 1)
     ]
 
 

@@ -54,18 +54,20 @@ class Config:
     drop_path_rate: float
 
     least: ClassVar[Mapping[str, int]] = {"num_classes": 1, "patch_size": 1, "dim": 1, "depth": 0}
-    _convert: ClassVar[Mapping[str, Callable[[Any], Any]]] = {
-        "int": index, "float": float, "bool": bool, "str": str, "tuple[int, int]": _size,
+    _kinds: ClassVar[Mapping[str, tuple[Callable[[Any], Any], str]]] = {
+        "int": (index, "an integer"), "float": (float, "a number"), "bool": (bool, "True or False"),
+        "str": (str, "a string"), "tuple[int, int]": (_size, "an integer or two"),
     }  # fmt: skip
 
     def __post_init__(self) -> None:
         """Turn NumPy numbers into Python's, so that JSON takes them, and refuse sizes that fit no model."""
         for field in fields(self):
+            name = field.type.__name__ if isinstance(field.type, type) else str(field.type)
+            (convert, kind), value = self._kinds[name], getattr(self, field.name)
             try:
-                value = self._convert[str(field.type)](getattr(self, field.name))
-            except (TypeError, ValueError) as error:
-                raise ValueError(f"{field.name} must be of type {field.type} ({error})") from None
-            object.__setattr__(self, field.name, value)
+                object.__setattr__(self, field.name, convert(value))
+            except (TypeError, ValueError):
+                raise ValueError(f"{field.name} must be {kind}, got {value!r}") from None
         for name, least in self.least.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
@@ -175,11 +177,11 @@ class Model(Module):
 
     def checked(self, images: Any) -> Tensor:
         """Images as a Tensor on the model's device, after a check of their shape and dtype."""
-        _, like = next(self.named_parameters())
+        like = next((p.data for _, p in self.named_parameters()), None)
         if not isinstance(images, Tensor):
-            images = Tensor(constant(images, like=like.data))
+            images = Tensor(images if like is None else constant(images, like=like))
         name, (height, width) = type(self).__name__, self.img_size
-        if images.dtype != like.dtype:
+        if like is not None and images.dtype != like.dtype:
             raise ValueError(f"{name}: images must be normalised, in {like.dtype} like the weights, got {images.dtype}")
         if images.ndim != 4 or images.shape[1:] != (3, height, width):
             raise ValueError(

@@ -38,7 +38,7 @@ def residual(
     reads  what the branch sees instead of x: class attention updates the class token but reads all tokens
     """
     z = x if reads is None else reads
-    if not isinstance(branch, Branch) or branch.last.bias is None:
+    if not isinstance(branch, Branch) or branch.last.bias is None or _needs_dropped(branch, norm, drop_path):
         y = branch(z if norm is None else norm(z))
         observe_residual(branch, x, lambda: y, scale)
         y = y if scale is None else scale * y
@@ -53,6 +53,13 @@ def residual(
         observe_residual(branch, x, lambda: branch.last(inner), scale)
     factor = 1.0 if drop_path is None else drop_path.factor
     return ops.linear_residual(x, inner, branch.last.weight, branch.last.bias, _per_channel(scale, x), factor, rows)
+
+
+def _needs_dropped(branch: Module, norm: Module | None, drop_path: DropPath | None) -> bool:
+    """True if a branch must be computed for samples that drop it, because they are part of its batch statistics."""
+    if drop_path is None or not drop_path.training or drop_path.rate == 0:
+        return False
+    return any(m.couples_samples for part in (branch, norm) if part is not None for _, m in part.named_modules())
 
 
 def _per_channel(scale: Tensor | None, x: Tensor) -> Tensor:

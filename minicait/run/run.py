@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from ..data.loader import Loader, some_of_each_class
 from ..data.picture import BadImageError, denormalise
 from ..data.shapes import Shapes
 from ..data.transforms import evaluation, training
-from ..explain import attention_sheet, write_reports
+from ..explain import attention_sheet, has_class_attention, write_reports
 from ..files.atomic import write_text
 from ..files.pretrained import load_model
 from ..files.weights import save_weights
@@ -45,8 +46,8 @@ ON_THE_SHEET, REPORTS = 6, 3  # images whose attention is drawn, and those that 
 
 
 class Run:
-    """A folder: args.json, log.csv, curves.svg, train_batch.jpg, attention.png, report-1.html and others, weights/,
-    checkpoint.safetensors.
+    """A folder: args.json, log.csv, curves.svg, train_batch.jpg, weights/, checkpoint.safetensors; for a model with
+    class attention also attention.png, report-1.html and others.
 
     model  where a checkpoint will bring the weights; by default what the plan says training starts from
     """
@@ -233,8 +234,12 @@ class Run:
     def _loaders(self) -> tuple[Loader, Loader]:
         return self.train_loader, self.val_loader
 
+    @cached_property
+    def _has_class_attention(self) -> bool:
+        return has_class_attention(self.model)
+
     def _attention_inside(self, model: Model) -> float | None:
-        if self.shapes is None:
+        if self.shapes is None or not self._has_class_attention:
             return None
         return attention_inside(model, self.shapes, threads=self.threads, micro_batch=self.micro_batch)
 
@@ -242,6 +247,8 @@ class Run:
         """What the best weights look at: pictures, and a page for each of a few images."""
         if self.shapes is not None:
             write_picture(self.path / "example.png", Image.fromarray(self.shapes[0][0]))
+        if not self._has_class_attention:
+            return
         model, _ = load_model(self.best_weights)
         self.attention_at_end = self._attention_inside(model)
         images = some_of_each_class(self.images.val, self.val_loader.transform, ON_THE_SHEET)

@@ -98,6 +98,8 @@ def attention_inside(
     def look(part: Any) -> np.ndarray:
         with record(model) as inside:
             model(part)
+        if not inside.class_attention:
+            raise ValueError(f"{type(model).__name__} has no class attention to look at")
         return next(iter(inside.class_attention.values())).mean(axis=1)[:, 0, 1:]
 
     attention = np.concatenate(list(_pieces(model, images, threads, micro_batch, look)))

@@ -3,16 +3,30 @@
 import numpy as np
 import pytest
 
+from autograd import Tensor
+from autograd.ops.loss import soft_targets
 from autograd.random import Stream
-from minicait.data.mixing import box_around, cutmix, mix, mixup, soft_targets
+from minicait.data.mixing import box_around, cutmix, mix, mixup, one_hot
 
 IMAGES = np.stack([np.full((3, 8, 8), i, np.float32) for i in range(6)])  # image i is i everywhere
-TARGETS = soft_targets(np.arange(6), 6)
+TARGETS = one_hot(np.arange(6), 6)
 
 
-def test_soft_targets():
-    np.testing.assert_allclose(soft_targets(np.array([1]), 4, 0.2), [[0.05, 0.85, 0.05, 0.05]])
+def test_one_hot():
     np.testing.assert_array_equal(TARGETS, np.eye(6))
+    assert TARGETS.dtype == np.float32 and one_hot(np.zeros(0, int), 3).shape == (0, 3)
+    for wrong in ([1, 6], [-1, 2]):
+        with pytest.raises(IndexError, match=rf"labels must be in \[0, 5\], got {min(wrong)} to {max(wrong)}"):
+            one_hot(np.array(wrong), 6)
+
+
+def test_labels_are_smoothed_after_mixing():
+    """By the loss, and not before: both are linear, so the order does not matter."""
+    logits = Tensor(np.zeros((6, 6), np.float32))
+    np.testing.assert_allclose(soft_targets([1], Tensor(np.zeros((1, 4))), 0.2), [[0.05, 0.85, 0.05, 0.05]])
+    mixed = mixup(IMAGES, TARGETS, 0.75)[1]
+    before = mixup(IMAGES, np.asarray(soft_targets(np.arange(6), logits, 0.3)), 0.75)[1]
+    np.testing.assert_allclose(soft_targets(mixed, logits, 0.3), before, rtol=1e-6)
 
 
 def test_mixup_blends_with_the_reversed_batch():

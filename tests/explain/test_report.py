@@ -19,6 +19,8 @@ from minicait.explain.packing import STEPS, pack, unpack
 from minicait.explain.pictures import saliency_picture
 from minicait.files.tensorfile import write_tensors
 from minicait.models.cait import CaiT
+from minicait.models.variants import Variant
+from minicait.nn import Module
 
 NAMES = ['<b>"cat" & co</b>', "</script><script>alert(1)</script>", "{{title}}", "dog", "owl", "cow"]
 
@@ -206,6 +208,39 @@ def test_a_model_without_self_attention(image):
     alone = CaiT(num_classes=2, img_size=(16, 24), patch_size=8, dim=16, heads=2, depth=0)
     text = report(look(alone, image), "photo.jpg", block_graph(alone))
     assert json.loads(Page(text).scripts["numbers"])["layers"] == [] and 'aria-labelledby="h-self" hidden' in text
+
+
+def test_heads_that_do_not_talk(image):
+    """Nothing changes where they would be mixed, on the page either."""
+    plain = Variant(talking_heads=False, num_classes=2, img_size=(16, 24), patch_size=8, dim=16, heads=2, depth=3)
+    inside = look(plain, image)
+    np.testing.assert_array_equal(inside.after, inside.before)
+    np.testing.assert_array_equal(inside.mixing, np.broadcast_to(np.eye(2, 3), (3, 2, 3)))
+    numbers = json.loads(Page(report(inside, "photo.jpg", block_graph(plain))).scripts["numbers"])
+    assert numbers["layers"] == [0, 1, 2] and numbers["mixing"] == inside.mixing.tolist()
+
+
+class Doubled(Module):
+    """A branch that is neither attention nor an Mlp."""
+
+    def forward(self, x):
+        return x + x
+
+
+def test_branches_of_other_kinds(image, tmp_path):
+    """A block may have one branch only, or others than those of the paper, and blocks may have other names."""
+    model = CaiT(num_classes=2, img_size=(16, 24), patch_size=8, dim=16, heads=2, depth=2, layer_scale=0.1)
+    model.blocks[1].mlp = Doubled()
+    inside = look(model, image)
+    assert [b.kind for b in inside.branches[:4]] == ["attention", "FFN", "attention", "branch"]
+    assert inside.branches[3].ratio == pytest.approx(0.2, rel=0.5)  # 0.1 times the doubled norm of x
+    fewer = replace(inside, branches=[b._replace(name=b.name.replace("blocks.0", "stem")) for b in inside.branches[1:]])
+    page = Page(report(fewer, "photo.jpg", ""))
+    bars = [have["aria-label"].rpartition(":")[0] for have in page.all(data_equation="eq-ratio", role="img")]
+    want = ["2, attention", "C1, attention", "C2, attention", "stem, FFN", "C1, FFN", "C2, FFN", "2, branch"]
+    assert bars == [f"Layer {name}" for name in want]
+    assert "hidden" in page.all(aria_labelledby="h-graph")[0]  # there is no graph
+    assert len(write_report(fewer, tmp_path / "r.html", "photo.jpg", "", png=True)) > 5
 
 
 def test_signs_have_colours():

@@ -6,11 +6,11 @@ from functools import partial
 
 import numpy as np
 import pytest
-from minicait.files.published import _shapes, get_weights
 from safetensors.numpy import save_file
 
 import minicait
 from minicait.files.download import DownloadError, UnreachableError, cache_directory, download
+from minicait.files.pretrained import _shapes, get_weights
 from minicait.models.cait import CaiT
 from tests.golden.recipe import FOLDER, MODELS, random_weights
 from tests.local_server import local_server
@@ -172,7 +172,7 @@ def test_published_weights_come_once_and_load(mirror, tmp_path):
 @pytest.mark.parametrize("answer", [None, b"<html>please log in</html>"])
 def test_the_authors_file_is_the_fallback(mirror, monkeypatch, answer):
     """The hub has nothing, or nonsense; the authors' checkpoint is read as PyTorch wrote it."""
-    monkeypatch.setattr("minicait.files.published._shapes", lambda name: shapes(CaiT(**MODELS["deep"])))
+    monkeypatch.setattr("minicait.files.pretrained._shapes", lambda name: shapes(CaiT(**MODELS["deep"])))
     mirror.files = {path: answer for path in mirror.files if answer and path.startswith("/timm")}
     mirror.files["/official/XXS24_224.pth"] = (FOLDER / "deep.pth").read_bytes()
     path = get_weights(NAME)

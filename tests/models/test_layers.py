@@ -95,6 +95,62 @@ def test_train_and_eval_reach_every_part():
     assert all(module.training for _, module in model.train().named_modules())
 
 
+@pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
+def test_evaluation_mode_gives_every_module_its_own_mode_back(error):
+    model = Pair()
+    model.parts[1].eval()  # frozen by somebody, while the rest is trained
+    modes = [module.training for _, module in model.named_modules()]
+    assert modes == [True, True, False, True]
+
+    def work():
+        with nn.evaluation_mode(model):
+            assert not any(module.training for _, module in model.named_modules())
+            with nn.evaluation_mode(model.norm):
+                model.norm.train()
+            assert not model.norm.training  # as it was outside of its own block
+            if error is not None:
+                raise error
+
+    if error is None:
+        work()
+    else:
+        with pytest.raises(error):
+            work()
+    assert [module.training for _, module in model.named_modules()] == modes
+
+
+class Counter(nn.Module):
+    """Subtracts a running mean, and counts its calls."""
+
+    def __init__(self):
+        self.weight = nn.Parameter(np.ones(3, np.float32))
+        self.mean = nn.Buffer(np.zeros(3, np.float32))
+        self.calls = nn.Buffer(np.zeros((), np.int64))
+
+    def forward(self, x):
+        self.mean.data[...] = x.data.mean(0)
+        self.calls.data[...] += 1
+        return (x - self.mean) * self.weight
+
+
+def test_buffers_are_state_that_is_not_learned():
+    model = Counter()
+    x = ag.Tensor(RNG.standard_normal((4, 3)).astype(np.float32))
+    model(x).sum().backward()
+    assert model.mean.grad is None and not model.mean.requires_grad and model.weight.grad is not None
+    assert [name for name, _ in model.named_parameters()] == ["weight"] and model.parameter_count() == 3
+    assert [name for name, _ in model.named_buffers()] == ["mean", "calls"]
+    assert [name for name, _ in model.named_tensors()] == ["weight", "mean", "calls"]
+    state = model.state_dict()
+    np.testing.assert_allclose(state["mean"], x.numpy().mean(0), rtol=1e-6)
+    other = Counter()
+    other.load_state_dict(state)
+    assert other.calls.numpy() == 1 and np.array_equal(other.mean.numpy(), state["mean"])
+    with pytest.raises(ValueError, match=r"Counter: the weights do not fit: missing: mean, calls"):
+        other.load_state_dict({"weight": np.ones(3)})
+    assert (model.astype(np.float64).mean.dtype, model.calls.dtype) == (np.float64, np.int64)  # it counts
+
+
 def test_a_module_without_forward_says_so():
     class Empty(nn.Module): ...
 
@@ -239,11 +295,13 @@ def test_moving_a_module(monkeypatch):
 
     with stand_in_cupy.installed(monkeypatch):
         model = Pair().to("cuda")
-        assert {p.device for p in model.parameters()} == {"cuda:0"}
+        assert {p.device for p in model.parameters()} == {"cuda:0"} == {model.device}
+        counter = Counter().to("cuda")
+        assert (counter.mean.device, counter.calls.device) == ("cuda:0", "cuda:0")
         x = RNG.standard_normal((2, 3)).astype(np.float32)
         y = model(ops.to_device(x, "cuda"))
         assert y.device == "cuda:0"
         state = model.state_dict()
         assert all(isinstance(value, np.ndarray) for value in state.values())
         model.load_state_dict({name: value + 1 for name, value in state.items()})
-        assert {p.device for p in model.to("cpu").parameters()} == {"cpu"}
+        assert {p.device for p in model.to("cpu").parameters()} == {"cpu"} == {model.device, nn.Module().device}

@@ -152,9 +152,12 @@ def test_the_order_of_patches_is_all_the_same_to_an_average():
 
 
 def test_its_weights_are_not_taken_for_those_of_cait(tmp_path):
-    minicait.save_weights(Variant(**SMALL), tmp_path / "variant.safetensors")
-    with pytest.raises(ValueError, match="not that of a CaiT"):
-        minicait.load_model(tmp_path / "variant.safetensors")
+    with pytest.raises(ValueError, match="Variant is no model of a family, so no file can describe it"):
+        minicait.save_weights(Variant(**SMALL), tmp_path / "variant.safetensors")
+    assert not list(tmp_path.iterdir())
+    np.savez(tmp_path / "variant.npz", **Variant(talking_heads=False, **SMALL).state_dict())
+    with pytest.raises(ValueError, match=r"variant\.npz does not hold the weights of a known model"):
+        minicait.load_model(tmp_path / "variant.npz")
 
 
 @pytest.mark.parametrize(
@@ -162,7 +165,7 @@ def test_its_weights_are_not_taken_for_those_of_cait(tmp_path):
     [
         ({"residual": "post"}, "residual must be one of plain, rezero, .* got 'post'"),
         ({"pooling": "max"}, "pooling must be one of class_attention, .* got 'max'"),
-        ({"pooling": "class_token", "insert_at": 2}, "insert_at must be the number of a block, 0 to 1, got 2"),
+        ({"pooling": "class_token", "insert_at": 2}, "insert_at must be the index of a block, 0 to 1, got 2"),
     ],
 )
 def test_what_there_is_not(change, sentence):
