@@ -1,14 +1,17 @@
 """CaiT, "Going deeper with Image Transformers", on the `autograd` engine beside this package.
 
-nn         layers: linear, norms, patch embedding, three kinds of attention; `record` sees inside
-models     the table of models, CaiT itself, and the variants it is compared with
-weights    weights in and out of files; `pth` reads PyTorch's, `published` downloads the authors'
-trained    a model from its weights
-data       images: shapes, Imagenette, folders; crops and colours, batches on threads, mixing
-optim      AdamW, its schedule, clipping, the average of the weights
-train      gradients by micro-batches on threads, recipes, the trainer, runs
-explain    what a model sees, and the report about it
-cli        the command line
+nn           layers, attention, residual branches; `record` sees inside
+models       what a model is, CaiT, and the variants it is compared with
+optim        AdamW, its schedule, clipping, loss scaling, the average of the weights
+data         images: shapes, Imagenette, folders; augmentation, batches on threads, mixing
+train        the trainer, gradients by micro-batches, objectives, recipes, checkpoints
+run          what the command line adds to a trainer: plan, folder, console, pictures
+files        weights in and out of files, published weights, downloads
+explain      what a model sees, and the report about it
+experiments  small models side by side
+bench        speed and memory, also beside PyTorch
+selftest     does everything work on this machine?
+cli          the command line
 """
 
 import autograd
