@@ -23,7 +23,7 @@ from minicait.train import evaluate, value_and_grad
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=6000, help="to train on (default: %(default)s)")
+    parser.add_argument("--images", type=int, default=6000, help="training images (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=6, help="(default: %(default)s)")
     parser.add_argument("--batch-size", type=int, default=32, help="(default: %(default)s)")
     parser.add_argument("--lr", type=float, default=2e-3, help="peak learning rate (default: %(default)s)")
