@@ -69,7 +69,7 @@ def _escaped(text: str, code: bool = False) -> str:
 
 
 def formula(function: Any) -> str:
-    """Of a function in autograd.ops, what the class of that operation says: its value, and its gradients."""
+    """Docstring of the class behind a function of autograd.ops: its value and its gradients."""
     classes = vars(sys.modules[function.__module__]).values()
     return next((inspect.getdoc(c) or "" for c in classes if getattr(c, "name", None) == function.__name__), "")
 
