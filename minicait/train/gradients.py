@@ -31,7 +31,7 @@ from ..optim.parameters import Flat, Layout, flat_parameters
 from ..optim.sweep import chunks
 from .coupling import coupled_modules, find_coupling, refuse_coupling
 from .objectives import LossFunction, Objective
-from .tree import additions, buffers_needed, fold, leaf_count, shares
+from .tree import additions, fold, leaf_count, most_buffers, shares
 from .workers import Processes, Threads, can_fork, shared_memory
 
 # A micro-batch has at most so many tokens, and saves at most so many bytes for backward, but has enough tokens that
@@ -92,9 +92,14 @@ class State:
 
     def share_buffers(self, workers: int) -> None:
         """Make buffers in shared memory, as many as workers can need: those that nobody writes take no memory."""
-        for worker, leaves in enumerate(shares(leaf_count(1 << 30, self.layout.size), workers)):
-            for number in range(buffers_needed(leaves)):
+        for worker in range(workers):
+            for number in range(most_buffers(self.most_leaves, workers)):
                 self.buffers[worker, number] = Flat(self.layout, shared_memory(self.layout.size, self.like.dtype))
+
+    @property
+    def most_leaves(self) -> int:
+        """Number of leaves of a batch that is large enough; more workers than these would have nothing to do."""
+        return leaf_count(1 << 30, self.layout.size)
 
 
 class Gradients:
@@ -218,8 +223,9 @@ class Gradients:
                 shared = shared_memory(buffer.size, buffer.dtype).reshape(buffer.shape)
                 shared[...] = buffer.data
                 buffer.data = shared
-            state.share_buffers(self.threads)
-            self.processes = Processes(self.threads, state, tensors)
+            count = min(self.threads, state.most_leaves)
+            state.share_buffers(count)
+            self.processes = Processes(count, state, tensors)
         return self.processes
 
 
