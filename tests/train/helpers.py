@@ -1,10 +1,16 @@
 """A small model, its data, a recipe with everything in it, and the state of a trainer, for the tests of training."""
 
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
 import numpy as np
 
+import autograd as ag
+from autograd import Tensor, random
 from minicait.data import Shapes
 from minicait.data.loader import Loader
 from minicait.models.cait import CaiT
+from minicait.models.model import Outputs
 from minicait.train import Recipe
 
 SMALL = {"img_size": 16, "patch_size": 4, "dim": 12, "heads": 3, "depth": 2, "num_classes": 10, "layer_scale": 0.5}
@@ -54,3 +60,41 @@ def spoiled(images):
     images = images.copy()
     images[3, 0, 0, 0] = np.nan
     return images
+
+
+class Overflow(ag.Function):
+    """The identity, with a gradient that is not finite (NaN, since NumPy warns of infinity)."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.copy()
+
+    @staticmethod
+    def backward(ctx, g):
+        return np.full_like(g, np.nan)
+
+
+@dataclass
+class Overflowing:
+    """An objective whose loss stays as it is and whose gradients overflow, in the batches with these numbers (from 0).
+
+    With `in_loss`, it is the other way round: the gradients stay as they are and the loss is infinite.
+    """
+
+    objective: Any
+    numbers: frozenset[int]
+    in_loss: bool = False
+    is_mean: ClassVar[bool] = True
+
+    def __call__(self, outputs: Outputs, targets: Any) -> Tensor:
+        if random.current().step not in self.numbers:
+            return self.objective(outputs, targets)
+        if self.in_loss:
+            return self.objective(outputs, targets) + np.float32(np.inf)
+        return self.objective(outputs._replace(logits=Overflow.apply(outputs.logits)), targets)
+
+
+def overflowing(trainer, *numbers, in_loss=False):
+    """The trainer, in whose batches with these numbers (from 0) gradients overflow."""
+    trainer.objective = Overflowing(trainer.objective, frozenset(numbers), in_loss)
+    return trainer

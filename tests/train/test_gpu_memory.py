@@ -1,9 +1,9 @@
 """Advice for a full GPU, as far as it is arithmetic."""
 
 import pytest
+from minicait.models.summary import cost
 
 from minicait import create_model
-from minicait.models.summary import cost
 from minicait.run.gpu_memory import Needs, advising, to_evaluate, to_train
 from minicait.train import Recipe
 
