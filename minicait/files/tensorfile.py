@@ -65,7 +65,7 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mappi
     try:
         unfinished.touch()
         usual = unfinished.stat().st_mode  # the library would make it readable by its owner only
-        save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, unfinished, dict(metadata))
+        save_file({name: np.asarray(value, order="C") for name, value in tensors.items()}, unfinished, dict(metadata))
         unfinished.chmod(usual)
         with unfinished.open("rb") as written:
             os.fsync(written.fileno())
