@@ -23,7 +23,7 @@ import autograd as ag
 from autograd import Tensor, modes, random
 from autograd.backend import Array, array_module, constant
 
-from ..machine import blas_threads, cpu_count
+from ..machine import cpu_count
 from ..models.model import Model, outputs_of
 from ..nn import Module
 from ..nn.record import is_recorded
@@ -66,7 +66,7 @@ class Share(NamedTuple):
     objective: Objective
     batch: int
     stream: random.Stream
-    training: bool
+    modes: list[bool]
     scale: float
     first: int  # leaf
     leaves: list[list[Piece]]
@@ -77,12 +77,24 @@ class State:
 
     def __init__(self, model: Module) -> None:
         self.model = model
+        self.modules = [module for _, module in model.named_modules()]
         self.learned = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.layout = Layout.of(
             {name: p.shape for name, p in self.learned.items()}, getattr(model, "no_decay", frozenset())
         )
         self.like = next(iter(self.learned.values())).data if self.learned else np.empty(0, np.float32)
         self.buffers: dict[tuple[int, int], Flat] = {}  # by worker and number
+
+    @property
+    def modes(self) -> list[bool]:
+        """Whether each module is in training; a process does not see it change, and must be told."""
+        return [module.training for module in self.modules]
+
+    @modes.setter
+    def modes(self, modes: list[bool]) -> None:
+        for module, training in zip(self.modules, modes, strict=True):
+            if module.training != training:
+                module.training = training
 
     def buffer(self, worker: int, number: int) -> Flat:
         if (worker, number) not in self.buffers:
@@ -137,16 +149,15 @@ class Gradients:
         workers = min(self.threads, len(leaves)) if isinstance(images, np.ndarray) else 1
         stream = random.current() or self.model.next_stream()
         tasks = [
-            Share(objective, len(images), stream, self.model.training, scale, own.start,
+            Share(objective, len(images), stream, state.modes, scale, own.start,
                   [[pieces[i] for i in leaves[leaf]] for leaf in own])
             for own in shares(len(leaves), workers)
         ]  # fmt: skip
         crew = self._crew(state, workers, objective)
         if len(pieces) > 1:
-            refuse_coupling(self.model, objective, images, targets, size, partial(crew.run, _look_for_coupling))
-        threads = self.threads if len(pieces) == 1 else 1
-        with blas_threads(threads):  # a batch that cannot be cut has its matrix products spread over threads instead
-            results = crew.run(_sum_share, tasks)
+            look = partial(_look_for_coupling, modes=state.modes)
+            refuse_coupling(self.model, objective, images, targets, size, partial(crew.run, look))
+        results = crew.run(_sum_share, tasks)
         nodes = [node for own, _ in results for node in own]
         if pairs := additions(nodes):
             crew.run(_add_slices, [(pairs, own) for own in shares(state.layout.size, workers)])
@@ -229,15 +240,15 @@ class Gradients:
         return self.processes
 
 
-def _look_for_coupling(state: State, worker: int, images: Array) -> Any:
+def _look_for_coupling(state: State, worker: int, images: Array, modes: list[bool]) -> Any:
+    state.modes = modes
     return find_coupling(state.model, images)
 
 
 def _sum_share(state: State, worker: int, share: Share) -> tuple[list[Any], list[Array]]:
     """Gradients of a worker's leaves, added up as far as the tree allows: nodes, and the loss of every piece."""
     losses: list[Array] = []
-    if state.model.training != share.training:  # in a process that did not see it change
-        state.model.train(share.training)
+    state.modes = share.modes
 
     def compute(leaf: int, number: int) -> None:
         sums = state.buffer(worker, number)

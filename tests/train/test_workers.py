@@ -132,6 +132,19 @@ def test_workers_see_what_the_optimiser_writes_and_modes_that_change():
     same(evaluated, on_threads(trainers[1].model))
 
 
+def test_every_module_is_in_its_own_mode():
+    """Workers are forked while a block is in evaluation mode; a step puts all of the model into training mode."""
+    losses = []
+    for processes in (True, False):
+        net = CaiT(**SMALL, drop_path_rate=0.5)
+        net.blocks[0].eval()
+        trainer = Trainer(net, threads=2, micro_batch=2, processes=processes)
+        trainer.gradients.start()
+        losses.append([result(trainer.gradients)[0], trainer.step(IMAGES, LABELS)])
+        trainer.close()
+    assert losses[0] == losses[1]
+
+
 # ---- changes that processes would not see
 
 
