@@ -9,6 +9,7 @@ norm    sum of g^2, in float64, which cannot overflow
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -41,8 +42,8 @@ def _adamw_numpy(
 
 
 _ADAMW = """
-    const P grad = g, mean = b1 * P(m) + (1 - b1) * grad, square = b2 * P(v) + (1 - b2) * grad * grad;
-    const P own = (i < decayed ? keep : P(1)) * P(p);
+    const wide_t grad = g, mean = b1 * wide_t(m) + (1 - b1) * grad, square = b2 * wide_t(v) + (1 - b2) * grad * grad;
+    const wide_t own = (i < decayed ? keep : wide_t(1)) * wide_t(p);
     m = mean;
     v = square;
     p = own - lr * of_mean * mean / (sqrt(square) * of_root + eps);
@@ -57,9 +58,9 @@ def adamw(
     b1, b2 = betas
     of_mean, of_root = 1 / (1 - b1**step), 1 / math.sqrt(1 - b2**step)
     if rows.on_gpu(p):
-        arguments = "T g, P of_mean, P of_root, P lr, P b1, P b2, P eps, P keep, int64 decayed"
-        numbers = map(_number(p), (of_mean, of_root, lr, b1, b2, eps, 1 - decay))
-        cuda.elementwise(arguments, "T p, T m, T v", _ADAMW, "adamw")(g, *numbers, decayed, p, m, v)
+        arguments = ", ".join(f"wide_t {name}" for name in ("of_mean", "of_root", "lr", "b1", "b2", "eps", "keep"))
+        kernel = _kernel(f"T g, {arguments}, int64 decayed", "T p, T m, T v", _ADAMW, "adamw", p)
+        kernel(g, of_mean, of_root, lr, b1, b2, eps, 1 - decay, decayed, p, m, v)
     else:
         _adamw_numpy(p, g, m, v, of_mean, of_root, lr, b1, b2, eps, decay, decayed)
 
@@ -67,17 +68,19 @@ def adamw(
 def move_average(average: Array, p: Array, part: float) -> None:
     """average += part (p - average)."""
     if rows.on_gpu(p):
-        formula = "average = P(average) + part * (P(p) - P(average));"
-        cuda.elementwise("T p, P part", "T average", formula, "move_average")(p, _number(p)(part), average)
+        formula = "average = wide_t(average) + part * (wide_t(p) - wide_t(average));"
+        _kernel("T p, wide_t part", "T average", formula, "move_average", p)(p, part, average)
     else:
         step = p - average
         step *= part
         average += step
 
 
-def _number(p: Array) -> type[np.floating]:
-    """The type in which a GPU computes: at least float32."""
-    return np.promote_types(p.dtype, np.float32).type
+def _kernel(arguments: str, results: str, formula: str, name: str, p: Array) -> Any:
+    """Elementwise kernel that computes in wide_t: double for double, else float."""
+    wide = rows.C_TYPES[p.dtype.name][1]
+    arguments = arguments.replace("wide_t", {"float": "float32", "double": "float64"}[wide])
+    return cuda.elementwise(arguments, results, formula.replace("wide_t", wide), name)
 
 
 # Grid-stride loop: each block sums every so many values, and leaves one partial sum.
