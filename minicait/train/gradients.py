@@ -145,8 +145,9 @@ class Gradients:
             Piece(start, images[start : start + size], {k: v[start : start + size] for k, v in targets.items()})
             for start in starts
         ]
-        leaves = shares(len(pieces), leaf_count(len(pieces), state.layout.size))
-        workers = min(self.threads, len(leaves)) if isinstance(images, np.ndarray) else 1
+        on_cpu = isinstance(images, np.ndarray)
+        leaves = shares(len(pieces), leaf_count(len(pieces), state.layout.size) if on_cpu else 1)  # a GPU is one worker
+        workers = min(self.threads, len(leaves))
         stream = random.current() or self.model.next_stream()
         tasks = [
             Share(objective, len(images), stream, state.modes, scale, own.start,
