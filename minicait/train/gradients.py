@@ -193,7 +193,10 @@ class Gradients:
 
     def _arrays(self, state: State, images: Any, targets: dict[str, Any]) -> tuple[Array, dict[str, Array]]:
         def beside(x: Any) -> Array:
-            return constant(x.data if isinstance(x, Tensor) else x, like=state.like)
+            x = x.data if isinstance(x, Tensor) else x
+            if isinstance(x, np.ndarray):
+                x = np.asarray(x, order="C")  # as it arrives in a process: the layout decides the order of some sums
+            return constant(x, like=state.like)
 
         images, targets = beside(images), {name: beside(values) for name, values in targets.items()}
         for values in targets.values():

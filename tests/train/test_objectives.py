@@ -150,7 +150,8 @@ def test_a_student_learns_from_a_teacher(kind, loss):
 
 def test_bce_from_the_command_line(tmp_path, capsys):
     options = ["--preset", "tiny", "--img-size", "16", "--patch-size", "8", "--train-images", "32",
-               "--val-images", "10", "--batch-size", "8", "--epochs", "1", "--device", "cpu", "--out", str(tmp_path)]  # fmt: skip
+               "--val-images", "10", "--batch-size", "8", "--epochs", "1", "--device", "cpu",
+               "--out", str(tmp_path)]  # fmt: skip
     assert main(["train", *options, "--set", "loss=bce"]) == 0
     assert "loss bce" in capsys.readouterr().out
     (row,) = csv.DictReader((tmp_path / "shapes-tiny-1/log.csv").read_text().splitlines())
