@@ -12,7 +12,7 @@ from tests.train.helpers import FULL, PLAIN, assert_same, loaders, overflowing, 
 
 def test_what_is_not_finite_is_named():
     images, labels = some_batches()[0]
-    trainer = Trainer(small(), PLAIN)
+    trainer = Trainer(small(), PLAIN, threads=1)
     trainer.step(images, labels)
     before = state(trainer)
     with pytest.raises(NotFiniteError, match="stopped at batch 2: an image is not finite"):
@@ -20,11 +20,11 @@ def test_what_is_not_finite_is_named():
     assert_same(state(trainer), before)
     assert trainer.batches == 1
     for name in ("patch_embed.proj.weight", "blocks.1.mlp.fc1.weight"):
-        trainer = Trainer(small())
+        trainer = Trainer(small(), threads=1)
         dict(trainer.model.named_parameters())[name].data.flat[0] = np.nan
         with pytest.raises(NotFiniteError, match=f"the weights of {name} are not finite"):
             trainer.step(images, labels)
-    trainer = Trainer(small())
+    trainer = Trainer(small(), threads=1)
     trainer.model.head.weight.data[...] = 3e38
     named = r"(linear|cross_entropy|layer_norm): (forward|backward) produced"
     with pytest.raises(NotFiniteError, match=named), np.errstate(all="ignore"):
@@ -62,7 +62,7 @@ def test_a_sum_that_overflows_is_told_from_an_operation_that_does():
 @pytest.mark.parametrize(("accumulate", "bad"), [(1, 2), (2, 2), (2, 3)])
 def test_the_batch_is_named_and_nothing_of_its_update_remains(accumulate, bad, in_loss):
     recipe = PLAIN.changed(accumulate=accumulate)
-    trainer, want = Trainer(small(), recipe), Trainer(small(), recipe)
+    trainer, want = Trainer(small(), recipe, threads=1), Trainer(small(), recipe, threads=1)
     good, objective = trainer.objective, overflowing(trainer, bad, in_loss=in_loss).objective
     batches = some_batches(5)
     for batch in batches[:2]:
@@ -77,7 +77,7 @@ def test_the_batch_is_named_and_nothing_of_its_update_remains(accumulate, bad, i
     assert_same(state(trainer), state(want))
 
 
-@pytest.mark.parametrize(("accumulate", "left", "epoch"), [(1, 7, 1), (2, 6, 1), (3, 6, 1), (4, 4, 0)])
+@pytest.mark.parametrize(("accumulate", "left", "epoch"), [(1, 7, 1), (2, 6, 1), (4, 4, 0)])
 def test_fit_continues_after_a_batch_that_failed(accumulate, left, epoch):
     """From before its update, which may have begun in the epoch before. The result has the same bits as ever."""
     recipe = FULL.changed(accumulate=accumulate, epochs=2)

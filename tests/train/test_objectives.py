@@ -114,7 +114,7 @@ def test_a_recipe_chooses():
 def test_bce_trains(mixed):
     images, labels = some_batches()[0]
     targets = one_hot(labels, 10) * np.float32(0.7) + one_hot(labels[::-1], 10) * np.float32(0.3) if mixed else labels
-    trainer, model = Trainer(small(), Recipe(loss="bce", lr=3e-3, label_smoothing=0.1)), small()
+    trainer, model = Trainer(small(), Recipe(loss="bce", lr=3e-3, label_smoothing=0.1), threads=1), small()
     losses = [trainer.step(images, targets) for _ in range(20)]
     assert losses[0] == pytest.approx(binary(model(images).numpy(), targets, 0.1), rel=1e-5)
     assert losses[-1] < 0.8 * losses[0]
@@ -135,7 +135,7 @@ def test_a_class_that_there_is_not(loss):
     labels[2] = 10
     for model in (small(), Means()):
         with pytest.raises(IndexError, match=r"class indices must be in \[0, 9\], got \d to 10"):
-            Trainer(model, Recipe(loss=loss)).step(images, labels)
+            Trainer(model, Recipe(loss=loss), threads=1).step(images, labels)
 
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "bce"])
@@ -143,7 +143,7 @@ def test_a_class_that_there_is_not(loss):
 def test_a_student_learns_from_a_teacher(kind, loss):
     images, labels = some_batches()[0]
     recipe = Recipe(distillation=kind, lr=3e-3, distillation_weight=1.0, loss=loss)
-    student = Trainer(small(), recipe, teacher=small(seed=5).eval())
+    student = Trainer(small(), recipe, threads=1, teacher=small(seed=5).eval())
     losses = [student.step(images, labels) for _ in range(30)]
     assert losses[-1] < losses[0]
 

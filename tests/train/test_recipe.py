@@ -40,7 +40,7 @@ def test_every_part_of_a_recipe_does_its_work(how, clip):
     images, labels = next(iter(train.epoch(0)))
     images, targets = mix(images, one_hot(labels, 10), how.mixup, how.cutmix, Stream(0, "mix", 0))
     targets = targets * (1 - how.label_smoothing) + np.float32(how.label_smoothing / 10)
-    trainer, other = Trainer(small(), how.changed(batch_size=8)), small()
+    trainer, other = Trainer(small(), how.changed(batch_size=8), threads=1), small()
 
     class OneBatchError(Exception): ...
 
@@ -56,7 +56,7 @@ def test_every_part_of_a_recipe_does_its_work(how, clip):
 
 
 def test_the_average_of_the_weights_is_what_is_evaluated():
-    trainer = Trainer(small(), Recipe(epochs=1, batch_size=8, lr=1e-2, ema_decay=0.9))
+    trainer = Trainer(small(), Recipe(epochs=1, batch_size=8, lr=1e-2, ema_decay=0.9), threads=1)
     train, val = loaders()
     averages = {name: p.data.copy() for name, p in trainer.model.named_parameters()}
     count = []
@@ -76,11 +76,11 @@ def test_the_average_of_the_weights_is_what_is_evaluated():
 
 
 def test_the_rate_of_every_step():
-    rates, trainer = [], Trainer(small(), FULL.changed(accumulate=1))
+    rates, trainer = [], Trainer(small(), FULL.changed(accumulate=1), threads=1)
     trainer.fit(*loaders(), after_batch=lambda loss: rates.append(trainer.optimiser.lr))
     want = [learning_rate(step, 15, 2, 1e-3, 1e-6, 1e-5) for step in range(15)]
     assert rates == want  # warm-up for half an epoch, which is 2 of 5 steps
-    short = Trainer(small(), FULL.changed(epochs=1, warmup_epochs=1, accumulate=1))
+    short = Trainer(small(), FULL.changed(epochs=1, warmup_epochs=1, accumulate=1), threads=1)
     short.fit(*loaders())
     assert short.optimiser.lr < 1e-3  # warm-up took a fifth of the run, not all of it
 

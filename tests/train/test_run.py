@@ -27,7 +27,7 @@ def test_the_folder_of_a_run(finished):
 
 
 def test_what_it_prints(tmp_path, capsys):
-    assert train(tmp_path, "--runs", "2", "--epochs", "2") == 0
+    assert train(tmp_path, "--runs", "2", "--epochs", "2", "--train-images", "24") == 0
     text = capsys.readouterr().out
     parts = [
         "device: NumPy on", "no GPU:", "model: cait_tiny_32", "data: shapes (easy)", "precision: fp32, all in float32",
@@ -43,7 +43,7 @@ def test_what_it_prints(tmp_path, capsys):
 def test_smoke_and_overfit(tmp_path, capsys):
     assert main(["train", "--smoke", "--device", "cpu", "--out", str(tmp_path)]) == 0
     capsys.readouterr()
-    assert train(tmp_path, "--overfit-one-batch", "--epochs", "40", "--lr", "3e-3") == 0
+    assert train(tmp_path, "--overfit-one-batch", "--epochs", "18", "--lr", "5e-3", "--val-images", "8") == 0
     assert "the batch is learned by heart" in capsys.readouterr().out
     losses = [float(row["loss"]) for row in log(tmp_path / "shapes-tiny-2")]
     assert losses[-1] < 0.2 < losses[0]
@@ -111,7 +111,7 @@ def test_resuming_takes_the_plan_as_it_was(options, sentence, capsys):
 
 def test_a_run_is_resumed_with_another_micro_batch(tmp_path, capsys):
     """It belongs to the machine, not to the plan: results differ by rounding, if at all."""
-    assert train(tmp_path, "--micro-batch", "1") == 0
+    assert train(tmp_path, "--micro-batch", "1", "--epochs", "1") == 0
     folder = tmp_path / "shapes-tiny-1"
     assert f"train --resume {folder}" in (said := capsys.readouterr().out) and "--micro-batch 1\n" in said
     assert main(["train", "--resume", str(folder), "--device", "cpu", "--micro-batch", "2"]) == 0

@@ -32,13 +32,16 @@ def test_the_order_of_its_arguments_is_a_contract():
 
 def test_soft_labels_and_class_indices_are_the_same():
     images, labels = some_batches()[0]
-    losses = [Trainer(small()).step(images, t) for t in (labels, one_hot(labels, 10))]
+    losses = [Trainer(small(), threads=1).step(images, t) for t in (labels, one_hot(labels, 10))]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 def test_tensors_are_as_good_as_arrays():
     images, labels = some_batches()[0]
-    assert len({Trainer(small()).step(*pair) for pair in ((images, labels), (Tensor(images), Tensor(labels)))}) == 1
+    assert (
+        len({Trainer(small(), threads=1).step(*pair) for pair in ((images, labels), (Tensor(images), Tensor(labels)))})
+        == 1
+    )
 
 
 def test_bad_input():
@@ -56,7 +59,7 @@ def test_bad_input():
 
 def test_accumulated_batches_are_one_large_batch():
     images, labels = next(iter(loaders(16)[0]))
-    whole, parts = Trainer(small()), Trainer(small(), Recipe(accumulate=2))
+    whole, parts = Trainer(small(), threads=1), Trainer(small(), Recipe(accumulate=2), threads=1)
     whole.step(images, labels)
     parts.step(images[:8], labels[:8])
     assert_same(parts.model.state_dict(), small().state_dict())  # not yet
@@ -91,7 +94,7 @@ def test_weights_may_be_frozen_and_thawed_between_steps():
 
 
 def test_it_learns_a_batch_by_heart():
-    trainer = Trainer(small(), Recipe(lr=3e-3))
+    trainer = Trainer(small(), Recipe(lr=3e-3), threads=1)
     images, labels = some_batches()[0]
     losses = [trainer.step(images, labels) for _ in range(150)]
     assert losses[-1] < 0.1 < losses[0]
