@@ -9,6 +9,7 @@ norm    sum of g^2, in float64, which cannot overflow
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -56,10 +57,9 @@ def adamw(
     b1, b2 = betas
     of_mean, of_root = 1 / (1 - b1**step), 1 / math.sqrt(1 - b2**step)
     if launch.on_gpu(p):
-        arguments = "T g, P of_mean, P of_root, P lr, P b1, P b2, P eps, P keep, int64 decayed"
-        numbers = map(_number(p), (of_mean, of_root, lr, b1, b2, eps, 1 - decay))
-        kernel = launch.elementwise(arguments, "T p, T m, T v", _ADAMW, "adamw", p.dtype.name)
-        kernel(g, *numbers, decayed, p, m, v)
+        arguments = ", ".join(f"wide_t {name}" for name in ("of_mean", "of_root", "lr", "b1", "b2", "eps", "keep"))
+        kernel = _kernel(f"T g, {arguments}, int64 decayed", "T p, T m, T v", _ADAMW, "adamw", p)
+        kernel(g, of_mean, of_root, lr, b1, b2, eps, 1 - decay, decayed, p, m, v)
     else:
         _adamw_numpy(p, g, m, v, of_mean, of_root, lr, b1, b2, eps, decay, decayed)
 
@@ -68,17 +68,17 @@ def move_average(average: Array, p: Array, part: float) -> None:
     """average += part (p - average)."""
     if launch.on_gpu(p):
         formula = "average = wide_t(average) + part * (wide_t(p) - wide_t(average));"
-        kernel = launch.elementwise("T p, P part", "T average", formula, "move_average", p.dtype.name)
-        kernel(p, _number(p)(part), average)
+        _kernel("T p, wide_t part", "T average", formula, "move_average", p)(p, part, average)
     else:
         step = p - average
         step *= part
         average += step
 
 
-def _number(p: Array) -> type[np.floating]:
-    """The type in which a GPU computes: at least float32."""
-    return np.promote_types(p.dtype, np.float32).type
+def _kernel(arguments: str, results: str, formula: str, name: str, p: Array) -> Any:
+    """Elementwise kernel that computes in wide_t: double for double, else float."""
+    arguments = arguments.replace("wide_t", np.promote_types(p.dtype, np.float32).name)
+    return launch.elementwise(arguments, results, formula, name, p.dtype.name)
 
 
 # A grid-stride loop: every block leaves one partial sum.

@@ -119,6 +119,7 @@ def kl_div(log_q: Any, p: Any, reduction: str = "mean") -> Tensor:
 
 def soft_targets(targets: Any, logits: Tensor, smoothing: float = 0.0) -> Array:
     """Targets (..., K) beside the logits: one-hot rows for class indices, and label smoothing s, (1 - s) t + s / K."""
+    check_classes("soft_targets", targets, logits.shape[-1])
     t = _targets("soft_targets", targets, logits)
     if t.dtype.kind in "iu":
         t = (t[..., None] == array_module(t).arange(logits.shape[-1])).astype(logits.dtype)

@@ -82,9 +82,12 @@ class Module:
         return self._named(Buffer)
 
     def _named(self, kind: Any) -> Iterator[tuple[str, Any]]:
+        """Tensors of a kind, each once: one that is shared by several layers has the first of its names."""
+        seen: set[int] = set()
         for path, module in self.named_modules():
             for name, value in vars(module).items():
-                if isinstance(value, kind):
+                if isinstance(value, kind) and id(value) not in seen:
+                    seen.add(id(value))
                     yield f"{path}.{name}" if path else name, value
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from .norm import global_norm
 from .parameters import Flat
 
 FIRST_SCALE, MAX_SCALE = 2.0**16, 2.0**24
@@ -26,11 +25,10 @@ class LossScaler:
         self.good = 0  # steps since the scale changed
         self.skipped = 0  # steps
 
-    def unscale(self, gradients: Flat) -> float:
-        """Divide the gradients by the scale, in place, and return their norm. This is the one wait for a GPU."""
+    def unscale(self, gradients: Flat) -> None:
+        """Divide the gradients by the scale, in place."""
         if self.scale != 1:
             gradients.array *= 1 / self.scale
-        return global_norm(gradients)
 
     @property
     def exhausted(self) -> bool:

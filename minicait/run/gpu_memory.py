@@ -33,7 +33,7 @@ class Needs(NamedTuple):
 
 
 def to_train(model: Model, recipe: Recipe, micro_batch: int | None = None, teacher: Model | None = None) -> Needs:
-    # the weights, AdamW's two means, the gradients of a piece and their sum; and what else the recipe keeps for each
+    # weights, AdamW's two moments, gradients, and room for temporary arrays; and what else the recipe keeps for each
     copies = 5 + (recipe.ema_decay is not None) + (recipe.accumulate > 1)
     own = model.cost()
     rest = copies * own.parameters + recipe.batch_size * _values_of_image(model)

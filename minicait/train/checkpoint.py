@@ -86,6 +86,8 @@ def checkpoint_state(path: Path) -> dict[str, Any]:
 def checkpoint_model(path: Path) -> Model:
     """A model of the kind that a checkpoint is of, with new weights."""
     state = checkpoint_state(path)
+    if state["family"] is None:
+        raise ValueError(f"{path.name} is of a model that belongs to no family: create it, and load the checkpoint")
     family = family_named(state["family"])
     return family.model.from_config(family.model.config_type.from_json(state["config"]))
 

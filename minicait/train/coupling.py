@@ -1,31 +1,36 @@
 """Coupled samples: a batch may be cut into micro-batches only where the result for a sample depends on no other.
 
 A module that couples samples, such as batch normalisation, says so: `couples_samples`. One that does not say so is
-detected numerically, once per model: samples must give the same outputs together as apart.
+detected numerically, once per model and mode: every module must give the same outputs for a few random samples together
+as apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 import autograd as ag
-from autograd import Tensor, modes, random
-from autograd.backend import Array, constant, to_device
+from autograd import Tensor, random
+from autograd.backend import FLOATS, Array, constant, to_device
 
 from ..models.model import Outputs, outputs_of
 from ..nn import Module
 
-TOLERANCE = 1e-3  # relative: batches of another size round differently
-HALF_TOLERANCE = 5e-2  # under float16 autocast
+SAMPLES = 3  # random images, of which the first two and the last are also computed apart
+COMPARED = 256  # values of each row of a module's output, at most
+TOLERANCE = {"float64": 1e-3, "float32": 1e-3, "float16": 5e-2}  # of the largest value: other sizes round differently
 
+Trace = dict[str, list[np.ndarray]]  # some of the output of every call of a module, by its name
 Shapes = list[tuple[int, ...] | None]  # of each output, for one sample
 Found = tuple[str | None, Shapes]  # a module that couples samples
 
-_independent: WeakKeyDictionary[Module, Shapes] = WeakKeyDictionary()  # models that passed the check
+_independent: WeakKeyDictionary[Module, dict[Any, Shapes]] = WeakKeyDictionary()  # models and modes that passed
 
 
 def coupled_modules(model: Module) -> list[str]:
@@ -40,17 +45,19 @@ def refuse_coupling(
 
     run  calls `find_coupling` for [images] in a worker, where there is memory for it
     """
-    if model not in _independent:
-        coupling, shapes = run([images[[0, size]]])[0]
+    known = _independent.setdefault(model, {})
+    modes = tuple((id(module), module.training) for _, module in model.named_modules())
+    if modes not in known:
+        coupling, shapes = run([_random_images(images)])[0]
         if coupling is not None:
             raise ValueError(
                 f"value_and_grad: {coupling} couples the samples of a batch (they give other results together than "
                 "apart, or it writes a buffer), so the batch cannot be cut; set couples_samples = True in its class"
             )
-        _independent[model] = shapes
+        known[modes] = shapes
     if not getattr(objective, "is_mean", False):
         count = min(2 * size, len(images))
-        outputs = _random_outputs(_independent[model], count, images)
+        outputs = _random_outputs(known[modes], count, images)
         if not _is_mean(objective, outputs, {name: values[:count] for name, values in targets.items()}, size):
             raise ValueError(
                 "value_and_grad: this loss is not a mean over samples (two micro-batches together give another value "
@@ -59,67 +66,37 @@ def refuse_coupling(
 
 
 def find_coupling(model: Module, images: Array) -> Found:
-    """Name the first module whose output for one of two samples depends on the other, although it does not say so.
+    """Name the first module whose output for one sample depends on the other samples, although it does not say so.
 
     A module that writes its buffers in forward is named, too: micro-batches would do so one after the other.
     """
-    modules, buffers = dict(model.named_modules()), dict(model.named_buffers())
-    before = {name: to_device(buffer.data, "cpu").copy() for name, buffer in buffers.items()}
-    try:
-        shapes, together = _traced(model, images, 0)
-        apart = [_traced(model, images[i : i + 1], i)[1] for i in range(2)]
-        written = [name for name, old in before.items() if not np.array_equal(old, buffers[name].numpy())]
-    finally:
-        for name, old in before.items():
-            buffers[name].data[...] = to_device(old, buffers[name].device)
-    couples = [written[0].rpartition(".")[0]] if written else []
-    couples += [name for name, rows in together.items() if _differ(rows, [trace.get(name) for trace in apart])]
-    return (_title(couples[0], modules[couples[0]]) if couples else None), shapes
-
-
-def _traced(model: Module, images: Array, sample: int) -> tuple[Shapes, dict[str, np.ndarray]]:
-    """Run a model; return the shapes of its outputs, and a random projection of the output of each of its modules.
-
-    Modules come in the order in which they finish, so the innermost first; the model itself last.
-    """
-    trace: dict[str, np.ndarray] = {}
-
-    def traced(name: str, forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def call(*args: Any) -> Tensor:
-            output = forward(*args)
-            trace[name] = _projected(output.data)
-            return output
-
-        return call
-
+    before = {name: buffer.data.copy() for name, buffer in model.named_buffers()}
     modules = dict(model.named_modules())
-    for name, module in modules.items():
-        module.forward = traced(name, module.forward)  # type: ignore[method-assign]
     try:
-        with ag.no_grad(), random.using(random.Stream(purpose="coupling", sample=sample)):
-            outputs = outputs_of(model, images)
+        (together, trace), *apart = (_run(model, images, part) for part in (slice(None), slice(-1), slice(-1, None)))
+        shapes: Shapes = [None if x is None else x.shape[1:] for x in together]
+        for name, buffer in model.named_buffers():
+            if not np.array_equal(to_device(buffer.data, "cpu"), to_device(before[name], "cpu")):
+                path = name.rpartition(".")[0]
+                return _title(path, modules[path]), shapes
     finally:
-        for module in modules.values():
-            del module.forward
-    trace.pop("", None)
-    trace[""] = np.concatenate([_projected(x.data) for x in outputs if x is not None], axis=1)
-    return [None if x is None else x.shape[1:] for x in outputs], trace
+        for name, buffer in model.named_buffers():
+            buffer.data[...] = before[name]
+    for name, calls in trace.items():
+        parts = [own[name] for _, own in apart if name in own]  # stochastic depth may drop a module for all samples
+        if all(len(part) == len(calls) for part in parts) and any(map(_differ, calls, *parts)):
+            return _title(name, modules[name]), shapes
+    if any(_differ(*outputs) for outputs in zip(together, *(own for own, _ in apart), strict=True)):
+        return _title("", model), shapes
+    return None, shapes
 
 
-def _projected(x: Array) -> np.ndarray:
-    """Two numbers for each sample: a random projection, and the size that it is to be compared with."""
-    rows = np.asarray(to_device(x, "cpu"), np.float64)
-    rows = rows.reshape(len(rows) if rows.ndim else 1, -1)
-    direction = np.random.default_rng(0).standard_normal(rows.shape[1]) / max(1, rows.shape[1]) ** 0.5
-    return np.stack([rows @ direction, np.sqrt((rows**2).mean(axis=1))], axis=1)
-
-
-def _differ(together: np.ndarray, apart: list[np.ndarray | None]) -> bool:
-    parts = [rows for rows in apart if rows is not None]  # stochastic depth may have dropped a sample
-    if sum(map(len, parts)) != len(together):
-        return False  # not one row per sample, so it cannot be compared; the outputs behind it can
-    tolerance = HALF_TOLERANCE if modes.current().products == "float16" else TOLERANCE
-    return bool((abs(together - np.concatenate(parts)) > tolerance * together[:, 1::2].max(initial=1e-30)).any())
+def _random_images(like: Array) -> Array:
+    """Normalised images, all different, whatever those of a batch are; if those are no floating-point numbers, them."""
+    if like.dtype not in FLOATS:
+        return like[:SAMPLES]
+    rng = np.random.default_rng(0)
+    return constant(rng.standard_normal((SAMPLES, *like.shape[1:]), dtype=np.float32), like=like)
 
 
 def _random_outputs(shapes: Shapes, count: int, like: Array) -> Outputs:
@@ -142,7 +119,55 @@ def _is_mean(objective: Any, outputs: Outputs, targets: dict[str, Array], size: 
     with ag.no_grad():
         whole, first, second = loss(slice(None)), loss(slice(size)), loss(slice(size, None))
     apart = (first * size + second * (count - size)) / count
-    return not abs(whole - apart) > TOLERANCE * max(1.0, abs(whole))
+    return not abs(whole - apart) > TOLERANCE["float32"] * max(1.0, abs(whole))
+
+
+def _run(model: Module, images: Array, part: slice) -> tuple[list[Array | None], Trace]:
+    """All outputs for some of the images, with the random masks of those samples, and those of every module."""
+    first = range(len(images))[part].start
+    stream = random.Stream(purpose="coupling", sample=first)
+    with ag.no_grad(), ag.autocast("as given"), random.using(stream), _tracing(model) as trace:
+        return [None if x is None else x.data for x in outputs_of(model, images[part])], trace
+
+
+@contextmanager
+def _tracing(model: Module) -> Iterator[Trace]:
+    """Listen to every module, innermost first, as far as it is called in this thread."""
+    trace: Trace = {}
+    thread = get_ident()
+
+    def wrapped(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def listen(*args: Any, **kwargs: Any) -> Any:
+            output = forward(*args, **kwargs)
+            if isinstance(output, Tensor) and output.ndim and output.size and get_ident() == thread:
+                rows = output.data.reshape(len(output), -1)
+                step = -(-rows.shape[1] // COMPARED)
+                trace.setdefault(name, []).append(to_device(rows[:, ::step], "cpu").copy())
+            return output
+
+        return listen
+
+    modules = {id(module): (name, module) for name, module in model.named_modules()}
+    own = {key: {k: v for k, v in vars(module).items() if k == "forward"} for key, (_, module) in modules.items()}
+    for name, module in modules.values():
+        module.forward = wrapped(name, module.forward)  # type: ignore[method-assign]
+    try:
+        yield trace
+    finally:
+        for key, (_, module) in modules.items():
+            del module.forward
+            vars(module).update(own[key])
+
+
+def _differ(whole: Array | None, *parts: Array | None) -> bool:
+    """True if the outputs of the parts, one after the other, are not those of the whole."""
+    if whole is None:
+        return False
+    tolerance = TOLERANCE.get(whole.dtype.name, 0.0)
+    whole, *apart = (np.asarray(to_device(x, "cpu"), np.float64) for x in (whole, *parts))
+    if whole.ndim == 0 or any(x.shape[1:] != whole.shape[1:] for x in apart) or len(whole) != sum(map(len, apart)):
+        return False  # not one row per sample, so it cannot be compared; the outputs behind it can
+    return bool((abs(whole - np.concatenate(apart)) > tolerance * abs(whole).max(initial=1e-30)).any())
 
 
 def _title(name: str, module: Module) -> str:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import autograd as ag
-from autograd import ops
-from autograd.backend import Array, array_module, to_device
+from autograd import Tensor, ops
+from autograd.backend import Array, array_module, constant, to_device
 
 from ..data.loader import Batch
 from ..data.picture import normalise
@@ -36,7 +36,7 @@ def predict(model: Module, images: Any, threads: int | None = None, micro_batch:
     if model.device == "cpu" and len(images) == 1:
         keep_freed_memory()
         with blas_threads(threads or cpu_count()), ag.no_grad(), evaluation_mode(model):
-            return model(images).numpy()
+            return model(_beside(model, images)).numpy()
     return to_device(predicted_logits(model, images, threads, micro_batch), "cpu")
 
 
@@ -57,11 +57,17 @@ def _pieces(
 
     def piece(start: int) -> Any:
         with ag.no_grad():
-            return work(images[start : start + size])
+            return work(_beside(model, images[start : start + size]))
 
     keep_freed_memory()
     with evaluation_mode(model), blas_threads(1):
         yield from map(piece, starts) if workers == 1 else in_order(piece, starts, workers)
+
+
+def _beside(model: Module, images: Any) -> Any:
+    """Images on the model's device, in its float dtype; Tensors are taken as they are."""
+    _, like = next(model.named_tensors(), (None, None))
+    return images if isinstance(images, Tensor) or like is None else constant(images, like=like.data)
 
 
 def evaluate(

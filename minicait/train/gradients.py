@@ -31,7 +31,7 @@ from ..optim.parameters import Flat, Layout, flat_parameters
 from ..optim.sweep import chunks
 from .coupling import coupled_modules, find_coupling, refuse_coupling
 from .objectives import LossFunction, Objective
-from .tree import additions, buffers_needed, fold, leaf_count, shares
+from .tree import additions, fold, leaf_count, most_buffers, shares
 from .workers import Processes, Threads, can_fork, shared_memory
 
 # A micro-batch has at most so many tokens, and saves at most so many bytes for backward, but has enough tokens that
@@ -66,7 +66,7 @@ class Share(NamedTuple):
     objective: Objective
     batch: int
     stream: random.Stream
-    training: bool
+    modes: list[bool]
     scale: float
     first: int  # leaf
     leaves: list[list[Piece]]
@@ -77,6 +77,7 @@ class State:
 
     def __init__(self, model: Module) -> None:
         self.model = model
+        self.modules = [module for _, module in model.named_modules()]
         self.learned = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.layout = Layout.of(
             {name: p.shape for name, p in self.learned.items()}, getattr(model, "no_decay", frozenset())
@@ -89,6 +90,17 @@ class State:
         """An array of the dtype and device of the weights."""
         return next(iter(self.learned.values())).data
 
+    @property
+    def modes(self) -> list[bool]:
+        """Whether each module is in training; a process does not see it change, and must be told."""
+        return [module.training for module in self.modules]
+
+    @modes.setter
+    def modes(self, modes: list[bool]) -> None:
+        for module, training in zip(self.modules, modes, strict=True):
+            if module.training != training:
+                module.training = training
+
     def buffer(self, worker: int, number: int) -> Flat:
         if (worker, number) not in self.buffers:
             array = array_module(self.like).empty(self.layout.size, self.like.dtype)
@@ -97,9 +109,14 @@ class State:
 
     def share_buffers(self, workers: int) -> None:
         """Make buffers in shared memory, as many as workers can need: those that nobody writes take no memory."""
-        for worker, leaves in enumerate(shares(leaf_count(1 << 30, self.layout.size), workers)):
-            for number in range(buffers_needed(leaves)):
+        for worker in range(workers):
+            for number in range(most_buffers(self.most_leaves, workers)):
                 self.buffers[worker, number] = Flat(self.layout, shared_memory(self.layout.size, self.like.dtype))
+
+    @property
+    def most_leaves(self) -> int:
+        """Number of leaves of a batch that is large enough; more workers than these would have nothing to do."""
+        return leaf_count(1 << 30, self.layout.size)
 
 
 class Gradients:
@@ -133,17 +150,19 @@ class Gradients:
             Piece(start, images[start : start + size], {k: v[start : start + size] for k, v in targets.items()})
             for start in starts
         ]
-        leaves = shares(len(pieces), leaf_count(len(pieces), state.layout.size))
-        workers = min(self.threads, len(leaves)) if isinstance(images, np.ndarray) else 1
+        on_cpu = isinstance(images, np.ndarray)
+        leaves = shares(len(pieces), leaf_count(len(pieces), state.layout.size) if on_cpu else 1)  # a GPU is one worker
+        workers = min(self.threads, len(leaves))
         stream = random.current() or self.model.next_stream()
         tasks = [
-            Share(objective, len(images), stream, self.model.training, scale, own.start,
+            Share(objective, len(images), stream, state.modes, scale, own.start,
                   [[pieces[i] for i in leaves[leaf]] for leaf in own])
             for own in shares(len(leaves), workers)
         ]  # fmt: skip
         crew = self._crew(state, workers, objective)
         if len(pieces) > 1:
-            refuse_coupling(self.model, objective, images, targets, size, partial(crew.run, _look_for_coupling))
+            look = partial(_look_for_coupling, modes=state.modes)
+            refuse_coupling(self.model, objective, images, targets, size, partial(crew.run, look))
         results = crew.run(_sum_share, tasks)
         nodes = [node for own, _ in results for node in own]
         if pairs := additions(nodes):
@@ -176,7 +195,10 @@ class Gradients:
 
     def _arrays(self, state: State, images: Any, targets: dict[str, Any]) -> tuple[Array, dict[str, Array]]:
         def beside(x: Any) -> Array:
-            return constant(x.data if isinstance(x, Tensor) else x, like=state.like)
+            x = x.data if isinstance(x, Tensor) else x
+            if isinstance(x, np.ndarray):
+                x = np.asarray(x, order="C")  # as it arrives in a process: the layout decides the order of some sums
+            return constant(x, like=state.like)
 
         images, targets = beside(images), {name: beside(values) for name, values in targets.items()}
         for values in targets.values():
@@ -219,21 +241,22 @@ class Gradients:
                 shared = shared_memory(buffer.size, buffer.dtype).reshape(buffer.shape)
                 shared[...] = buffer.data
                 buffer.data = shared
-            state.share_buffers(self.threads)
+            count = min(self.threads, state.most_leaves)
+            state.share_buffers(count)
             return_freed_memory()
-            self.processes = Processes(self.threads, state, tensors)
+            self.processes = Processes(count, state, tensors)
         return self.processes
 
 
-def _look_for_coupling(state: State, worker: int, images: Array) -> Any:
+def _look_for_coupling(state: State, worker: int, images: Array, modes: list[bool]) -> Any:
+    state.modes = modes
     return find_coupling(state.model, images)
 
 
 def _sum_share(state: State, worker: int, share: Share) -> tuple[list[Any], list[Array]]:
     """Gradients of a worker's leaves, added up as far as the tree allows: nodes, and the loss of every piece."""
     losses: list[Array] = []
-    if state.model.training != share.training:  # in a process that did not see it change
-        state.model.train(share.training)
+    state.modes = share.modes
 
     def compute(leaf: int, number: int, accumulate: bool) -> None:
         sums = state.buffer(worker, number)

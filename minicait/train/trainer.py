@@ -23,7 +23,7 @@ from ..data.mixing import mix, one_hot
 from ..machine import cpu_count
 from ..models.model import Model
 from ..nn import Module
-from ..optim import EMA, AdamW, Flat, LossScaler, clip_gradients, learning_rate
+from ..optim import EMA, AdamW, Flat, LossScaler, clip_gradients, global_norm, learning_rate
 from .evaluate import Scores, evaluate
 from .gradients import Gradients
 from .objectives import objective_for
@@ -97,12 +97,14 @@ class Trainer:
         with self._randomness(), ag.autocast(PRODUCTS[self.recipe.precision]):
             targets, scale = self._targets(images, targets), self.scaler.scale / self.recipe.accumulate
             loss, gradients = self.gradients(self.objective, images, targets, scale)
-        gradients = self._accumulate(gradients)
+        loss = float(loss)  # the one wait for a GPU; that for the norm is short
+        self.scaler.unscale(gradients)
+        gradients = self._accumulate(gradients, loss)
+        norm = global_norm(gradients)
+        if not math.isfinite(norm) and self.scaler.exhausted:
+            raise self._not_finite(images, targets)
         if (self.batches + 1) % self.recipe.accumulate == 0:
-            norm = self.scaler.unscale(gradients)  # the one wait for a GPU
-            if not math.isfinite(norm + float(loss)) and self.scaler.exhausted:
-                raise self._not_finite(images, targets)
-            if self.scaler.accepts(norm + float(loss)):  # a step that overflowed is skipped
+            if self.scaler.accepts(norm):  # a step that overflowed is skipped
                 if self.recipe.clip_norm is not None:
                     clip_gradients(gradients, self.recipe.clip_norm, norm)
                 self.optimiser.step(gradients, self.lr)
@@ -110,7 +112,7 @@ class Trainer:
                     self.ema.update()
             self.accumulated = None
         self.batches += 1
-        return float(loss)
+        return loss
 
     def _randomness(self) -> AbstractContextManager[Any]:
         """Random masks of the next batch, drawn by its number."""
@@ -125,8 +127,10 @@ class Trainer:
         with ag.no_grad():
             return {"labels": targets, "teacher": as_tensor(self.teacher(images)).data}
 
-    def _accumulate(self, gradients: Flat) -> Flat:
-        """Sum of the gradients of the batches that make up one update."""
+    def _accumulate(self, gradients: Flat, loss: float) -> Flat:
+        """Sum of the gradients of the batches that make up one update, NaN if one of their losses is not finite."""
+        if not math.isfinite(loss):  # which its gradients can be nevertheless
+            gradients.array[...] = math.nan
         if self.recipe.accumulate == 1:
             return gradients
         if self.accumulated is None:
@@ -163,6 +167,7 @@ class Trainer:
         if not hasattr(train_loader, "epoch"):
             raise TypeError("fit: train_loader must be a minicait.data.Loader, which can find any batch again")
         self.total_steps = max(1, self.recipe.epochs * len(train_loader) // self.recipe.accumulate)
+        self.epoch = min(self.epoch, self.batches // len(train_loader))  # a failed update may have begun earlier
         self.gradients.start()
         epochs = []
         try:

@@ -84,6 +84,12 @@ def buffers_needed(leaves: range) -> int:
     return max(used)
 
 
+def most_buffers(leaves: int, workers: int) -> int:
+    """Number of buffers that one of several workers may need, for any number of leaves up to this one."""
+    counts = range(1, leaves + 1)
+    return max(buffers_needed(own) for count in counts for own in shares(count, min(workers, count)))
+
+
 def additions(nodes: Iterable[Node]) -> list[tuple[Any, Any]]:
     """Pairs (into, buffer) to add, in this order, so that the first node's buffer holds the sum of all nodes."""
     pairs: list[tuple[Any, Any]] = []

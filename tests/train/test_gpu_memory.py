@@ -3,7 +3,6 @@
 import pytest
 
 from minicait import create_model
-from minicait.models.summary import cost
 from minicait.run.gpu_memory import Needs, advising, to_evaluate, to_train
 from minicait.train import Recipe
 
@@ -17,7 +16,7 @@ def test_a_piece_that_fits_is_a_power_of_two_and_at_most_half():
 
 def test_what_training_and_evaluation_need():
     model = create_model("cait_tiny_32", num_classes=10)
-    own, image = cost(model.config), 4 * 3 * 32 * 32
+    own, image = model.cost(), 4 * 3 * 32 * 32
     plain = to_train(model, Recipe(batch_size=8))
     assert plain == (8, own.activation_bytes, 5 * 4 * own.parameters + 8 * image)
     more = to_train(model, Recipe(batch_size=8, ema_decay=0.9, accumulate=2), micro_batch=3, teacher=model)

@@ -1,27 +1,38 @@
-"""AdamW, the schedule, clipping and the average of the weights, each against its formula."""
+"""AdamW, the schedule, the norm, clipping and the average of the weights, each against its formula."""
 
-import copy
 import math
-import pickle
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from autograd import ops
+from autograd import kernels, ops
+from autograd.backend import to_device
 from minicait import nn
 from minicait.machine import blas_threads
-from minicait.models.cait import CaiT
-from minicait.optim import CHUNK, EMA, AdamW, clip_gradients, global_norm, learning_rate
-from minicait.optim.parameters import Flat, flatten, is_decayed, zeros_like
+from minicait.optim import EMA, AdamW, Flat, clip_gradients, global_norm, learning_rate
+from minicait.optim.sweep import CHUNK
+from tests import stand_in_cupy
+from tests.train.helpers import small
 
 
 class Line(nn.Module):
-    def __init__(self, values):
-        self.w = nn.Parameter(np.array(values, np.float32))
+    def __init__(self, values, dtype="float32"):
+        self.w = nn.Parameter(np.array(values, dtype))
 
 
-def test_adamw_follows_its_formula():
+def drawn(flat, seed, size=1.0):
+    """Random gradients for all parameters, as one array."""
+    gradients = flat.zeros()
+    gradients.array[...] = size * np.random.default_rng(seed).standard_normal(gradients.array.size)
+    return gradients
+
+
+# ---- AdamW
+
+
+def test_adamw_is_the_formula_of_the_paper():
+    """Written out here once more, in float64."""
     model = Line([[1.0, -2.0]])
     optimiser = AdamW(model, lr=0.1, weight_decay=0.5, betas=(0.8, 0.9), eps=1e-3)
     p, m, v = np.array([[1.0, -2.0]]), 0, 0
@@ -33,12 +44,80 @@ def test_adamw_follows_its_formula():
         p = p - 0.1 * (m / (1 - 0.8**t)) / (np.sqrt(v / (1 - 0.9**t)) + 1e-3)
         optimiser.step({"w": g.astype(np.float32)})
         np.testing.assert_allclose(model.w.numpy(), p, rtol=1e-5)
+        np.testing.assert_allclose(optimiser.mean["w"], m, rtol=1e-5)
+        np.testing.assert_allclose(optimiser.square["w"], v, rtol=1e-5)
 
 
-def test_adamw_uses_grad_and_leaves_what_has_none():
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("float64", 1e-14)])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
+def test_the_fused_step_is_the_one_that_is_written_out(dtype, tolerance, weight_decay):
+    """`step` against `update`, for every parameter of a model, some of which decay."""
+    model = small().astype(dtype)
+    optimiser = AdamW(model, lr=0.03, weight_decay=weight_decay, betas=(0.8, 0.95), eps=1e-4)
+    flat = optimiser.parameters
+    want = {name: (p.numpy().copy(), 0 * p.numpy(), 0 * p.numpy()) for name, p in model.named_parameters()}
+    slices, decayed = flat.layout.slices, flat.layout.decayed
+    for t in range(1, 5):
+        gradients = drawn(flat, seed=t)
+        for name, (p, m, v) in want.items():
+            decay = weight_decay if slices[name].start < decayed else 0.0
+            want[name] = optimiser.update(p, gradients[name], m, v, t, decay)
+        optimiser.step(gradients)
+    for name, arrays in want.items():
+        for got, own in zip((flat.weights, optimiser.mean, optimiser.square), arrays, strict=True):
+            assert got[name].dtype == dtype
+            np.testing.assert_allclose(got[name], own, rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_one_sweep_does_what_calls_by_name_do(threads, monkeypatch):
+    """The same bits, for the optimiser and the average, in any chunks on any number of threads."""
+    monkeypatch.setattr("minicait.optim.sweep.CHUNK", 50)  # so that there are many, for all threads
+    models = [small(), small()]
+    optimisers = [AdamW(model, 0.1, weight_decay=0.5) for model in models]
+    averages = [EMA(model, 0.9) for model in models]
+    for part in (optimisers[0], averages[0]):
+        part.threads = threads
+    for seed in range(3):
+        flat = drawn(optimisers[0].parameters, seed)
+        plain = {name: g.copy() for name, g in flat.items()}
+        assert isinstance(flat, Flat) and not isinstance(plain, Flat)
+        assert global_norm(flat) == pytest.approx(global_norm(plain), rel=1e-6)
+        for gradients, optimiser, average in zip((flat, plain), optimisers, averages, strict=True):
+            optimiser.step(gradients)
+            average.update()
+    for a, b in (
+        (models[0].state_dict(), models[1].state_dict()),
+        (optimisers[0].mean, optimisers[1].mean),
+        (optimisers[0].square, optimisers[1].square),
+        (averages[0].average, averages[1].average),
+    ):
+        for name in a:
+            np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+
+
+def test_large_and_scattered_gradients():
+    """Weights are updated in chunks, and a gradient need not be contiguous."""
+    size = 3 * CHUNK // 2
+    gradient = np.random.default_rng(0).standard_normal((size, 2)).astype(np.float32)
+    moved = []
+    for g in (gradient, np.asfortranarray(gradient)):
+        model = Line(np.ones((size, 2)))
+        ema = EMA(model, 0.5)
+        AdamW(model, 0.1, weight_decay=0.5).step({"w": g})
+        ema.update()
+        moved.append((model.w.data.copy(), ema.average["w"]))
+    few = Line(np.ones((4, 2)))
+    AdamW(few, 0.1, weight_decay=0.5).step({"w": gradient[-4:]})
+    np.testing.assert_array_equal(moved[0][0], moved[1][0])
+    np.testing.assert_array_equal(moved[0][1], moved[1][1])
+    np.testing.assert_array_equal(moved[0][0][-4:], few.w.data)
+
+
+def test_without_arguments_it_moves_along_every_grad_at_its_own_rate():
     model = Line([[3.0]])
     AdamW(model, lr=0.1).step()
-    assert model.w.item() == 3
+    assert model.w.item() == 3  # it has no .grad
     optimiser = AdamW(model, lr=0.1)
     (model.w * model.w).backward()
     optimiser.step()
@@ -47,16 +126,81 @@ def test_adamw_uses_grad_and_leaves_what_has_none():
     assert model.w.grad is None
 
 
-def test_what_is_decayed():
-    model = CaiT(img_size=8, patch_size=4, dim=8, heads=2, depth=1, num_classes=3)
-    kept = {name for name, p in model.named_parameters() if not is_decayed(name, p.shape)}
-    assert "cls_token" in kept and "pos_embed" in kept
-    assert all(
-        name.endswith(("bias", "gamma_1", "gamma_2", "cls_token", "pos_embed")) or "norm" in name for name in kept
-    )
-    decayed = {name for name, _ in model.named_parameters()} - kept
-    assert "blocks.0.attn.proj_l.weight" in decayed and "patch_embed.proj.weight" in decayed
-    assert all(name.endswith("weight") and "norm" not in name for name in decayed)
+def test_a_rate_given_to_a_step_stays():
+    model = Line([0.0])
+    optimiser = AdamW(model, lr=0.1)
+    optimiser.step({"w": np.float32([1])}, lr=0.5)
+    assert model.w.item() == pytest.approx(-0.5) and optimiser.lr == 0.5 and optimiser.steps == 1
+
+
+def test_parameters_without_a_gradient_stay():
+    model = small()
+    before = {name: p.numpy().copy() for name, p in model.named_parameters()}
+    optimiser = AdamW(model, 0.1, weight_decay=0.5)
+    optimiser.step({"head.weight": np.ones((10, 12), np.float32)})
+    moved = {name for name, p in model.named_parameters() if (p.numpy() != before[name]).any()}
+    assert moved == {"head.weight"}
+    with pytest.raises(KeyError, match="nose"):
+        optimiser.step({"nose": np.ones(3, np.float32)})
+
+
+def test_learning_a_line():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((64, 3)).astype(np.float32)
+    y = (x @ np.float32([1, -2, 3]))[:, None]
+    layer = nn.Linear(3, 1)
+    optimiser = AdamW(layer, lr=0.1, weight_decay=0)
+    for _ in range(200):
+        optimiser.zero_grad()
+        error = layer(x) - y
+        (error * error).mean().backward()
+        optimiser.step()
+    np.testing.assert_allclose(layer.weight.numpy(), [[1, -2, 3]], atol=1e-2)
+    assert ops.abs(layer.bias).item() < 1e-2
+
+
+# ---- the average of the weights
+
+
+class Counting(nn.Module):
+    """A weight, and two buffers: one that is averaged, one that is not floating-point."""
+
+    def __init__(self):
+        self.w = nn.Parameter(np.float32([0.0]))
+        self.running = nn.Buffer(np.float32([0.0, 0.0]))
+        self.count = nn.Buffer(np.int64([0]))
+
+
+def test_ema_averages_weights_and_buffers_and_is_applied():
+    model = Counting()
+    ema = EMA(model, decay=0.5)
+    average = 0.0
+    for t, value in enumerate([1.0, 2.0, 3.0], 1):
+        model.w.data[...], model.running.data[...], model.count.data[...] = value, 2 * value, t
+        ema.update()
+        decay = min(0.5, (1 + t) / (10 + t))
+        average = decay * average + (1 - decay) * value
+    assert ema.average["w"] == pytest.approx(average) and ema.steps == 3
+    assert ema.buffers["running"].tolist() == pytest.approx([2 * average] * 2) and ema.buffers["count"] == 3
+    own = [tensor.data for _, tensor in model.named_tensors()]
+    with pytest.raises(KeyError), ema.applied():
+        assert model.w.item() == pytest.approx(average) and model.running.numpy()[0] == pytest.approx(2 * average)
+        raise KeyError
+    assert model.w.item() == 3 and model.running.numpy().tolist() == [6, 6]
+    assert all(tensor.data is data for (_, tensor), data in zip(model.named_tensors(), own, strict=True))
+
+
+def test_ema_begins_with_the_weights():
+    model = small()
+    ema = EMA(model, 0.9)
+    for _ in range(5):
+        ema.update()
+    for name, p in model.named_parameters():
+        np.testing.assert_array_equal(ema.average[name], p.numpy())
+        assert not np.shares_memory(ema.average[name], p.data)
+
+
+# ---- the schedule, the norm, clipping
 
 
 def test_learning_rate():
@@ -75,134 +219,31 @@ def test_clipping():
     assert clip_gradients(gradients, 1) == 5
     assert global_norm(gradients) == pytest.approx(1, rel=1e-5)
     np.testing.assert_allclose(gradients["a"], [0.6, 0], rtol=1e-5)
-    huge = {"a": np.full(4, 1e25, np.float32)}  # whose squares float32 cannot hold
-    assert clip_gradients(huge, 1) == pytest.approx(2e25)
+    flat = drawn(AdamW(small(), 0.1).parameters, seed=0)
+    before, norm = flat.array.copy(), global_norm(flat)
+    assert clip_gradients(flat, 1.0, norm) == norm
+    np.testing.assert_allclose(flat.array, before / norm, rtol=1e-5)
 
 
-def test_ema_averages_and_is_applied():
-    model = Line([0.0])
-    ema = EMA(model, decay=0.5)
-    values = [1.0, 2.0, 3.0]
-    average = 0.0
-    for t, value in enumerate(values, 1):
-        model.w.data[...] = value
-        ema.update()
-        decay = min(0.5, (1 + t) / (10 + t))
-        average = decay * average + (1 - decay) * value
-    assert ema.average["w"][0] == pytest.approx(average)
-    with pytest.raises(KeyError), ema.applied():
-        assert model.w.item() == pytest.approx(average)
-        raise KeyError
-    assert model.w.item() == 3
-
-
-def test_learning_a_line():
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((64, 3)).astype(np.float32)
-    y = (x @ np.float32([1, -2, 3]))[:, None]
-    layer = nn.Linear(3, 1)
-    optimiser = AdamW(layer, lr=0.1, weight_decay=0)
-    for _ in range(200):
-        optimiser.zero_grad()
-        error = layer(x) - y
-        (error * error).mean().backward()
-        optimiser.step()
-    np.testing.assert_allclose(layer.weight.numpy(), [[1, -2, 3]], atol=1e-2)
-    assert ops.abs(layer.bias).item() < 1e-2
-
-
-def test_large_and_scattered_arrays_move_as_small_ones_do():
-    """Weights are worked on in chunks; a gradient that is not contiguous, whole."""
-    size = 3 * CHUNK // 2
-    gradient = np.random.default_rng(0).standard_normal((size, 2)).astype(np.float32)
-    moved = []
-    for g in (gradient, np.asfortranarray(gradient)):
-        model = Line(np.ones((size, 2), np.float32))
-        ema = EMA(model, 0.5)
-        AdamW(model, 0.1, weight_decay=0.5).step({"w": g})
-        ema.update()
-        moved.append((model.w.data.copy(), ema.average["w"]))
-    few = Line(np.ones((size, 2), np.float32)[-4:])
-    AdamW(few, 0.1, weight_decay=0.5).step({"w": gradient[-4:]})
-    np.testing.assert_array_equal(moved[0][0], moved[1][0])
-    np.testing.assert_array_equal(moved[0][1], moved[1][1])
-    np.testing.assert_array_equal(moved[0][0][-4:], few.w.data)
-
-
-def small():
-    return CaiT(img_size=8, patch_size=4, dim=8, heads=2, depth=1, num_classes=3)
-
-
-def test_weights_as_one_array():
+@pytest.mark.parametrize("flat", [True, False], ids=["one array", "by name"])
+def test_gradients_that_float32_cannot_square(flat):
+    """Their norm is right, they are clipped, and the weights move as along smaller ones."""
     model = small()
-    before = {name: p.numpy().copy() for name, p in model.named_parameters()}
-    flat = flatten(model)
-    assert flatten(model) is flat and list(flat) == list(before)
-    for name, p in model.named_parameters():
-        assert np.shares_memory(p.data, flat.whole) and p.data is flat[name]
-        np.testing.assert_array_equal(p.data, before[name])
-    flat.whole[: flat.decayed] = 0
-    assert all((p.data == 0).all() == is_decayed(name, p.shape) or name.endswith("bias") or "token" in name
-               for name, p in model.named_parameters())  # fmt: skip
-    assert flat.decayed == sum(p.size for name, p in model.named_parameters() if is_decayed(name, p.shape))
-    model.norm.weight.data = model.norm.weight.data * 2
-    again = flatten(model)
-    assert again is not flat and (again["norm.weight"] == 2).all()
-    model.norm.weight.data = model.norm.weight.data.astype(np.float64)
-    assert flatten(model) is None
+    optimiser = AdamW(model, 1e-2)
+    huge = drawn(optimiser.parameters, 0, 1e25)
+    gradients = huge if flat else dict(huge)
+    assert clip_gradients(gradients, 1.0) == pytest.approx(1e25 * math.sqrt(huge.array.size), rel=0.1)
+    assert global_norm(gradients) == pytest.approx(1, rel=1e-5)
+    optimiser.step(gradients)
+    assert all(np.isfinite(p.numpy()).all() for p in model.parameters())
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_one_sweep_does_what_calls_by_name_do(threads, monkeypatch):
-    """The same bits, for the optimiser, the norm, clipping and the average."""
-    monkeypatch.setattr("minicait.optim.CHUNK", 50)  # so that there are many, for all threads
-    rng = np.random.default_rng(1)
-    models = [small(), small()]
-    optimisers = [AdamW(model, 0.1, weight_decay=0.5) for model in models]
-    averages = [EMA(model, 0.9) for model in models]
-    for _ in range(3):
-        flat = zeros_like(models[0].state_dict())
-        flat.whole[...] = rng.standard_normal(flat.whole.size)
-        plain = {name: g.copy() for name, g in flat.items()}
-        assert global_norm(flat) == pytest.approx(global_norm(plain), rel=1e-6)
-        for g, optimiser, average in zip((flat, plain), optimisers, averages, strict=True):
-            optimiser.step(g, threads)
-            average.update(threads)
-    for name in plain:
-        a, b = ((m.state_dict()[name], o.mean[name], o.square[name], e.average[name])
-                for m, o, e in zip(models, optimisers, averages, strict=True))  # fmt: skip
-        np.testing.assert_array_equal(a[0], b[0], err_msg=name)
-        for x, y in zip(a, b, strict=True):
-            np.testing.assert_array_equal(x, y)
-    assert clip_gradients(flat, 1.0) > 1 and global_norm(flat) == pytest.approx(1, rel=1e-4)
-    assert isinstance(flat, Flat)
-
-
-def test_copies_are_moved_too():
-    """A copy's weights are arrays of their own, however its original's were arranged."""
-    model = small()
-    AdamW(model, 0.1)
-    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        before = other.norm.weight.numpy().copy()
-        optimiser = AdamW(other, 0.1)
-        gradients = zeros_like(other.state_dict())
-        gradients.whole[...] = 1
-        optimiser.step(gradients)
-        assert (other.norm.weight.numpy() < before).all() and (model.norm.weight.numpy() == before).all()
-
-
-def test_parts_of_one_array_stay_parts():
-    flat = zeros_like(small().state_dict())
-    flat["norm.weight"] += 1
-    assert flat.whole.sum() == flat["norm.weight"].size
-    with pytest.raises(TypeError, match=r"norm.weight is part of one array; write into it"):
-        flat["norm.weight"] = np.ones(8)
-
-
-def test_arrays_in_another_order_are_not_alike():
-    state = small().state_dict()
-    flat, other = zeros_like(state), zeros_like(dict(reversed(state.items())))
-    assert flat.wholes(other) is None and flat.wholes(zeros_like(state)) is not None
+def test_the_norm_is_finite_exactly_if_all_gradients_are():
+    gradients = {"a": np.full(1000, 3e38, np.float32), "b": np.zeros(CHUNK + 7, np.float32)}
+    assert global_norm(gradients) == pytest.approx(3e38 * math.sqrt(1000), rel=1e-6)
+    for bad in (np.nan, np.inf, -np.inf):
+        gradients["b"][-1] = bad
+        assert not math.isfinite(global_norm(gradients))
 
 
 def test_the_norm_does_not_depend_on_the_threads_of_blas():
@@ -212,3 +253,21 @@ def test_the_norm_does_not_depend_on_the_threads_of_blas():
         with blas_threads(count):
             norms.append(global_norm(gradients))
     assert norms[0] == norms[1]
+
+
+def test_on_another_device(monkeypatch):
+    results = []
+    with stand_in_cupy.installed(monkeypatch):
+        for device in ("cpu", "cuda"):
+            model = small().to(device)
+            optimiser, ema = AdamW(model, 1e-2), EMA(model, 0.9)
+            for seed in range(3):
+                here, gradients = drawn(AdamW(small(), 1e-2).parameters, seed), optimiser.parameters.zeros()
+                gradients.array[...] = to_device(here.array, device)
+                clip_gradients(gradients, 1.0)
+                optimiser.step(gradients)
+                ema.update()
+            results.append([to_device(a, "cpu") for a in (optimiser.parameters.array, ema.average.array)])
+            assert float(kernels.squares(gradients.array).sum()) == pytest.approx(1, rel=1e-4)
+    for here, there in zip(*results, strict=True):
+        np.testing.assert_allclose(there, here, rtol=1e-6)

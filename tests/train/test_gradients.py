@@ -1,4 +1,4 @@
-"""value_and_grad: the whole batch's gradients, the same bits for any number of threads, errors that surface."""
+"""Gradients of a batch: those of the whole batch, the same bits for any number of threads, errors that surface."""
 
 import threading
 import time
@@ -10,7 +10,7 @@ import pytest
 import autograd as ag
 from autograd import ops, random
 from autograd.random import Stream
-from minicait import create_model
+from minicait import create_model, nn
 from minicait.machine import cpu_count
 from minicait.models.cait import CaiT
 from minicait.train import value_and_grad
@@ -54,6 +54,26 @@ def test_the_same_bits_for_any_number_of_threads():
         assert value_and_grad(model, ops.cross_entropy, IMAGES, LABELS)[0] != results[0][0]  # another step, other masks
 
 
+@pytest.mark.parametrize("pieces", [1, 2, 3, 7, 16, 17, 23, 40])
+def test_the_same_bits_for_any_number_of_pieces_and_threads(pieces):
+    """Fewer pieces than leaves, as many, and more; and more threads than either."""
+    model, images = CaiT(**SMALL), np.concatenate([IMAGES] * 4)[:pieces]
+    labels = np.arange(pieces) % 5
+    want = value_and_grad(model, ops.cross_entropy, images, labels, threads=1, micro_batch=1)
+    for threads in (2, 3, 5, 19):
+        loss, gradients = value_and_grad(model, ops.cross_entropy, images, labels, threads=threads, micro_batch=1)
+        assert loss == want[0] and gradients.array.tobytes() == want[1].array.tobytes()
+
+
+def test_gradients_of_one_call_are_not_touched_by_the_next():
+    model = CaiT(**SMALL)
+    _, first = value_and_grad(model, ops.cross_entropy, IMAGES, LABELS)
+    before = {name: g.copy() for name, g in first.items()}
+    value_and_grad(model, ops.cross_entropy, IMAGES * 2, LABELS)
+    for name, g in first.items():
+        np.testing.assert_array_equal(g, before[name])
+
+
 def test_masks_change_from_call_to_call_when_nobody_chose_them():
     model = CaiT(**SMALL, drop_path_rate=0.4)
     assert value_and_grad(model, ops.cross_entropy, IMAGES, LABELS) != value_and_grad(
@@ -72,8 +92,13 @@ def test_a_loss_that_couples_samples_is_refused():
     assert error.value.__traceback__ is not None  # which holds the frames, and they must not hold threads
     assert not own_threads()
     value_and_grad(model, contrast, IMAGES, LABELS, micro_batch=11)
-    with pytest.raises(ValueError, match=r"the loss must be one number, the mean over samples, got \(2,\)"):
-        value_and_grad(model, lambda z, t: ops.cross_entropy(z, t, reduction="none"), IMAGES, LABELS, micro_batch=2)
+    for micro_batch in (2, 11):
+        with pytest.raises(ValueError, match=r"the loss must be one number, the mean over samples, got \(\d+,\)"):
+            value_and_grad(model, one_for_each, IMAGES, LABELS, micro_batch=micro_batch)
+
+
+def one_for_each(logits, targets):
+    return ops.cross_entropy(logits, targets, reduction="none")
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -123,7 +148,8 @@ def test_bad_input(images, targets, options, sentence):
 
 
 def test_memory_does_not_grow_with_the_batch():
-    model = CaiT(**SMALL)
+    """Beyond the partial sums of the tree, of which there are few: one more whenever the number of leaves doubles."""
+    model = CaiT(**SMALL | {"dim": 48})
 
     def peak(count):
         images = np.zeros((count, 3, 16, 16), np.float32)
@@ -135,7 +161,8 @@ def test_memory_does_not_grow_with_the_batch():
             tracemalloc.stop()
 
     peak(4)
-    assert peak(64) < 1.2 * peak(8)
+    few, some, many = peak(8), peak(32), peak(128)  # 4, 16 and 16 leaves
+    assert many < 1.1 * some and some < few + 2.2 * 4 * model.parameter_count()
 
 
 def test_the_size_of_a_piece_and_the_number_of_threads():
@@ -143,6 +170,7 @@ def test_the_size_of_a_piece_and_the_number_of_threads():
     assert default_micro_batch(deep, 64) == 2  # by what it keeps for backward
     assert default_micro_batch(create_model("cait_xxs24_224", img_size=384), 64) == 1
     assert default_micro_batch(create_model("cait_tiny_32"), 64) == 16  # by its tokens
+    assert default_micro_batch(nn.Linear(3, 3), 64) == 8  # of which nothing is known
     assert [default_micro_batch(deep, batch) for batch in (1, 2, 3, 4)] == [1, 1, 2, 2]  # two pieces, if there can be
     assert cpu_count() >= 1
 
@@ -168,5 +196,5 @@ def test_a_model_without_anything_to_learn():
     model = CaiT(**SMALL)
     for p in model.parameters():
         p.requires_grad = False
-    with pytest.raises(ValueError, match="not one of the model's parameters requires grad"):
+    with pytest.raises(ValueError, match="none of the model's parameters requires grad"):
         value_and_grad(model, ops.cross_entropy, IMAGES, LABELS)

@@ -1,0 +1,11 @@
+import pytest
+
+from tests.train.runs import train
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory):
+    """The folder of a run that nothing interrupted."""
+    out = tmp_path_factory.mktemp("runs")
+    assert train(out) == 0
+    return out / "shapes-tiny-1"

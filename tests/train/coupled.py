@@ -1,0 +1,77 @@
+"""Modules whose samples meet, and a small net around one of them."""
+
+import numpy as np
+
+from autograd import no_grad, ops
+from autograd.random import Stream
+from minicait import nn
+
+
+class BatchNorm(nn.Module):
+    """Every channel (the last axis) to mean 0 and variance 1 over the batch; running statistics for evaluation."""
+
+    couples_samples = True
+
+    def __init__(self, dim):
+        self.weight = nn.Parameter(np.ones(dim, np.float32))
+        self.bias = nn.Parameter(np.zeros(dim, np.float32))
+        self.running_mean = nn.Buffer(np.zeros(dim, np.float32))
+        self.running_var = nn.Buffer(np.ones(dim, np.float32))
+        self.batches = nn.Buffer(np.zeros((), np.int64))
+
+    def forward(self, x):
+        mean, var = self.running_mean, self.running_var
+        if self.training:
+            axes = tuple(range(x.ndim - 1))
+            mean = x.mean(axes)
+            var = ((x - mean) * (x - mean)).mean(axes)
+            with no_grad():
+                for running, value in ((self.running_mean, mean), (self.running_var, var)):
+                    running.data[...] = 0.9 * running.data + 0.1 * value.data
+                self.batches.data[...] += 1
+        return (x - mean) / ops.sqrt(var + 1e-5) * self.weight + self.bias
+
+
+class Undeclared(BatchNorm):
+    couples_samples = False
+
+
+class Centred(nn.Module):
+    """Subtract the mean over the batch: no buffers, and nothing is declared."""
+
+    def forward(self, x):
+        return x - x.mean(0, keepdims=True)
+
+
+class Mixed(nn.Module):
+    """Every sample gets something of its neighbour in the batch."""
+
+    def forward(self, x):
+        return 0.9 * x + 0.1 * ops.concat([x[1:], x[:1]])
+
+
+class Counted(nn.Module):
+    """It couples nothing, but writes a buffer in forward."""
+
+    def __init__(self):
+        self.calls = nn.Buffer(np.zeros(1, np.float32))
+
+    def forward(self, x):
+        self.calls.data[...] += 1
+        return x
+
+
+class Net(nn.Module):
+    """Patches, a norm, an activation, their mean, a head."""
+
+    def __init__(self, norm, num_classes=10, seed=0):
+        stream = Stream(seed, "net")
+        self.patches = nn.PatchEmbed(4, 12, stream=stream.named("patches"))
+        self.stages = [nn.Linear(12, 12, stream=stream.named("stage")), norm]
+        self.head = nn.Linear(12, num_classes, stream=stream.named("head"))
+
+    def forward(self, images):
+        x = self.patches(images)
+        for stage in self.stages:
+            x = stage(x)
+        return self.head(ops.gelu(x).mean(1))

@@ -1,0 +1,44 @@
+"""Evaluation, and the order of batches."""
+
+import numpy as np
+import pytest
+
+from autograd import ops
+from minicait.data import Shapes
+from minicait.data.loader import normalise
+from minicait.train import attention_inside, evaluate, predict
+from tests.train.helpers import loaders, small
+
+
+def test_evaluation_counts():
+    model = small()
+    _, val = loaders()
+    logits = predict(model, np.concatenate([b.images for b in val]), threads=3)
+    labels = np.concatenate([b.labels for b in val])
+    scores = evaluate(model, val)
+    assert scores.top1 == (logits.argmax(1) == labels).mean()
+    top5 = np.mean([label in np.argsort(-row)[:5] for row, label in zip(logits, labels, strict=True)])
+    assert scores.top5 == top5
+    assert scores.loss == pytest.approx(ops.cross_entropy(logits, labels).item(), rel=1e-6)
+
+
+def test_attention_inside_of_a_model_that_looks_everywhere_alike():
+    model, shapes = small(), Shapes(30, 16)
+    for block in model.blocks_token_only:
+        block.attn.q.weight.data[...] = 0
+    covered = np.mean([shapes.mask(i).mean() for i in range(30)])
+    assert attention_inside(model, shapes) == pytest.approx(covered, rel=1e-5)
+
+
+def test_loader_order():
+    train, val = loaders()
+    assert len(train) == 5 and len(val) == 3 and sum(len(b.labels) for b in val) == 20
+    first, again, other = (list(train.epoch(n)) for n in (0, 0, 1))
+    np.testing.assert_array_equal(first[2].images, again[2].images)
+    np.testing.assert_array_equal(first[3].images, next(iter(train.epoch(0, 3))).images)
+    assert not np.array_equal(first[0].images, other[0].images)
+    image, label = Shapes(20, 16, seed=1)[0]
+    np.testing.assert_array_equal(next(iter(val)).images[0], normalise(image))
+    assert next(iter(val)).labels[0] == label
+    with pytest.raises(ValueError, match="a batch of 100 cannot be made from 44 images"):
+        loaders(100)
