@@ -24,7 +24,7 @@ from minicait.train import RECIPES, Trainer
 from minicait.train.teacher import Teacher
 from tests.data.test_crops import photograph
 from tests.test_main_job import run_example
-from tests.train.test_run import assert_same_run, log
+from tests.train.runs import assert_same_run, log
 
 ROOT = Path(__file__).parents[1]
 SMALL = ["--device", "cpu", "--preset", "tiny", "--img-size", "16", "--patch-size", "8", "--batch-size", "8"]

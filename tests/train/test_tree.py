@@ -15,18 +15,18 @@ from minicait.train.tree import (
 LEAVES, WORKERS = range(1, 65), range(1, 17)
 
 
-def sum_of(leaves, workers):
+def sum_of(leaves, workers, single=False):
     """The sum of leaf 0, 1, … as nested pairs, added up by so many workers."""
     buffers, nodes = {}, []
     for worker, own in enumerate(shares(leaves, workers)):
 
-        def compute(leaf, number, worker=worker):
-            buffers[worker, number] = leaf
+        def compute(leaf, number, accumulate, worker=worker):
+            buffers[worker, number] = (buffers[worker, number], leaf) if accumulate else leaf
 
         def add(into, number, worker=worker):
             buffers[worker, into] = (buffers[worker, into], buffers.pop((worker, number)))
 
-        nodes += [node._replace(buffer=(worker, node.buffer)) for node in fold(own, compute, add)]
+        nodes += [node._replace(buffer=(worker, node.buffer)) for node in fold(own, compute, add, lambda leaf: single)]
     for into, other in additions(nodes):
         buffers[into] = (buffers[into], buffers.pop(other))
     assert list(buffers) == [nodes[0].buffer]
@@ -44,12 +44,12 @@ def test_one_bracketing_for_any_number_of_workers():
         want = sum_of(leaves, 1)
         assert flattened(want) == list(range(leaves))  # every leaf once, in order
         for workers in WORKERS:
-            assert sum_of(leaves, workers) == want, (leaves, workers)
+            assert sum_of(leaves, workers) == sum_of(leaves, workers, single=True) == want, (leaves, workers)
 
 
 def test_the_tree_of_the_docstring():
     assert sum_of(5, 2) == (((0, 1), (2, 3)), 4)
-    assert [node[:2] for node in fold(range(3), lambda *_: None, lambda *_: None)] == [(1, 0), (0, 2)]
+    assert [node[:2] for node in fold(range(3), *[lambda *_: None] * 3)] == [(1, 0), (0, 2)]
     assert Node(0, 1, None).joins(Node(0, 0, None)) and not Node(0, 2, None).joins(Node(0, 1, None))
 
 
@@ -59,7 +59,9 @@ def test_buffers_needed_is_what_fold_uses_and_about_the_logarithm_of_the_leaves(
         for workers in WORKERS:
             for own in shares(leaves, workers):
                 written = set()
-                fold(own, lambda leaf, buffer, written=written: written.add(buffer), lambda into, buffer: None)
+                for single in (True, False):  # which never needs more
+                    compute = lambda leaf, buffer, accumulate, written=written: written.add(buffer)  # noqa: E731
+                    fold(own, compute, lambda into, buffer: None, lambda leaf, single=single: single)
                 assert written == set(range(buffers_needed(own)))
                 assert len(written) <= 2 * len(own).bit_length()
 
