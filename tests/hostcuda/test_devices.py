@@ -171,7 +171,7 @@ def test_two_trainers_in_turn(batch, cp, tmp_path):  # noqa: F811
     for _ in range(4):
         assert here.step(*batch) == there.step(*batch)
     for t in (here, there):
-        arrays = [t.optimiser.mean, t.optimiser.square, t.ema.average, {"flat": t.model.flat.whole}]
+        arrays = [t.optimiser.mean, t.optimiser.square, t.ema.average, {"flat": t.optimiser.parameters.array}]
         assert {device_of(array) for part in arrays for array in part.values()} == {t.device}
     other = trainer("cuda:1", seed=1)
     here.step(*batch)  # gradients that wait
