@@ -20,9 +20,9 @@ class EMA:
     alike; those that are not floating-point are copied.
     """
 
-    def __init__(self, model: Module, decay: float = 0.99996) -> None:
+    def __init__(self, model: Module, decay: float = 0.99996, threads: int = 1) -> None:
         self.decay = decay
-        self.steps, self.threads = 0, 1
+        self.steps, self.threads = 0, threads
         self.parameters = flat_parameters(model)
         self.average = self.parameters.weights.copy()
         self.model_buffers = dict(model.named_buffers())

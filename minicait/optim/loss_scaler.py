@@ -22,7 +22,7 @@ class LossScaler:
         self.scale = FIRST_SCALE if enabled else 1.0
         self.max_scale = MAX_SCALE if enabled else 1.0
         self.growth_interval = GROWTH_INTERVAL
-        self.good = 0  # steps since the scale changed
+        self.good = 0  # steps towards the next doubling
         self.skipped = 0  # steps
 
     def unscale(self, gradients: Flat) -> None:

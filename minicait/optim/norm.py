@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from autograd import kernels
-from autograd.backend import Array, to_device
+from autograd.backend import Array, array_module, to_device
 
 from ..machine import blas_threads
 from .parameters import Flat
@@ -21,6 +21,23 @@ def global_norm(gradients: Mapping[str, Array]) -> float:
     It is finite exactly if all gradients are: where squares overflow float32, they are added up in float64.
     """
     return math.sqrt(sum(map(_square, _arrays(gradients))))
+
+
+def norm_and_loss(gradients: Flat, loss: Array) -> tuple[float, float]:
+    """Norm of the gradients, NaN if the loss is not finite, and the loss as a number; on a GPU both in one copy.
+
+    A loss can be infinite where its gradients are finite; then these become NaN, which spoils the update they are in.
+    """
+    if isinstance(loss, np.ndarray | np.generic):
+        norm, value = global_norm(gradients), float(loss)
+    else:
+        squares = kernels.squares(gradients.array)
+        both = array_module(squares).append(squares, loss.astype(squares.dtype))
+        *parts, value = to_device(both, "cpu").tolist()
+        norm = math.sqrt(sum(parts))
+    if not math.isfinite(value):
+        gradients.array[...] = norm = math.nan
+    return norm, value
 
 
 def clip_gradients(gradients: Mapping[str, Array], max_norm: float, norm: float | None = None) -> float:

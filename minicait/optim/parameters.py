@@ -17,7 +17,7 @@ Allocate = Callable[[int], Array]  # a new array of so many values
 
 
 def is_decayed(name: str, shape: tuple[int, ...], no_decay: frozenset[str] = frozenset()) -> bool:
-    """The reference's rule: weight decay is for matrices, not for biases, norms and LayerScale, nor for `no_decay`."""
+    """The reference's rule: weight decay is for arrays of two or more axes, except for those in `no_decay`."""
     return len(shape) > 1 and name.rpartition(".")[2] not in no_decay
 
 

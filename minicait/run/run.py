@@ -259,7 +259,7 @@ class Run:
         self.reports = write_reports(model, few, titles, self.classes, self.path / "report.html")
 
     def _save(self) -> None:
-        if (name := self.trainer.not_finite()) is not None:  # never in place of a good one
+        if (name := self.trainer.first_not_finite()) is not None:  # never in place of a good one
             at = f"at batch {self.trainer.batches}"
             raise NotFiniteError(f"training stopped {at}: the weights of {name} are not finite")
         extra = {

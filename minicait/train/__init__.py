@@ -2,6 +2,7 @@
 
 trainer     a step, and the epochs of a recipe
 gradients   how a batch becomes gradients, on any number of threads or processes
+shares      the share of a batch that one worker computes
 tree        the one order in which gradients are added
 workers     threads and processes
 coupling    samples that must not be separated

@@ -30,7 +30,9 @@ Trace = dict[str, list[np.ndarray]]  # some of the output of every call of a mod
 Shapes = list[tuple[int, ...] | None]  # of each output, for one sample
 Found = tuple[str | None, Shapes]  # a module that couples samples
 
-_independent: WeakKeyDictionary[Module, dict[Any, Shapes]] = WeakKeyDictionary()  # models and modes that passed
+_independent: WeakKeyDictionary[Module, dict[Any, Shapes]] = (
+    WeakKeyDictionary()
+)  # models that passed, by their training flags
 
 
 def coupled_modules(model: Module) -> list[str]:
@@ -39,25 +41,25 @@ def coupled_modules(model: Module) -> list[str]:
 
 
 def refuse_coupling(
-    model: Module, objective: Any, images: Array, targets: dict[str, Array], size: int, run: Callable[..., list[Found]]
+    model: Module, objective: Any, images: Array, targets: dict[str, Array], size: int, find: Callable[[Array], Found]
 ) -> None:
     """Raise ValueError, with its name, if something couples the samples of a batch cut into micro-batches of `size`.
 
-    run  calls `find_coupling` for [images] in a worker, where there is memory for it
+    find  calls `find_coupling`
     """
     known = _independent.setdefault(model, {})
-    modes = tuple((id(module), module.training) for _, module in model.named_modules())
-    if modes not in known:
-        coupling, shapes = run([_random_images(images)])[0]
+    flags = tuple((id(module), module.training) for _, module in model.named_modules())
+    if flags not in known:
+        coupling, shapes = find(_random_images(images))
         if coupling is not None:
             raise ValueError(
                 f"value_and_grad: {coupling} couples the samples of a batch (they give other results together than "
                 "apart, or it writes a buffer), so the batch cannot be cut; set couples_samples = True in its class"
             )
-        known[modes] = shapes
+        known[flags] = shapes
     if not getattr(objective, "is_mean", False):
         count = min(2 * size, len(images))
-        outputs = _random_outputs(known[modes], count, images)
+        outputs = _random_outputs(known[flags], count, images)
         if not _is_mean(objective, outputs, {name: values[:count] for name, values in targets.items()}, size):
             raise ValueError(
                 "value_and_grad: this loss is not a mean over samples (two micro-batches together give another value "
@@ -92,7 +94,7 @@ def find_coupling(model: Module, images: Array) -> Found:
 
 
 def _random_images(like: Array) -> Array:
-    """Normalised images, all different, whatever those of a batch are; if those are no floating-point numbers, them."""
+    """A few random images, all different, shaped like those of the batch; the batch's own if they are integers."""
     if like.dtype not in FLOATS:
         return like[:SAMPLES]
     rng = np.random.default_rng(0)

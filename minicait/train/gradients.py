@@ -12,26 +12,24 @@ random masks belong to samples. So the result has the same bits for any number o
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
-from functools import partial, reduce
+from functools import reduce
 from operator import add
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-import autograd as ag
 from autograd import Tensor, modes, random
-from autograd.backend import Array, array_module, constant
+from autograd.backend import Array, constant
 
 from ..machine import cpu_count, return_freed_memory
-from ..models.model import Model, outputs_of
+from ..models.model import Model
 from ..nn import Module
 from ..nn.record import is_recorded
-from ..optim.parameters import Flat, Layout, flat_parameters
-from ..optim.sweep import chunks
-from .coupling import coupled_modules, find_coupling, refuse_coupling
+from ..optim.parameters import Flat, flat_parameters
+from .coupling import coupled_modules, refuse_coupling
 from .objectives import LossFunction, Objective
-from .tree import additions, fold, leaf_count, most_buffers, shares
+from .shares import Piece, Share, State, add_slices, look_for_coupling, sum_share
+from .tree import additions, even_ranges, leaf_count
 from .workers import Processes, Threads, can_fork, shared_memory
 
 # A micro-batch has at most so many tokens, and saves at most so many bytes for backward, but has enough tokens that
@@ -50,73 +48,6 @@ def value_and_grad(
     gradients = Gradients(model, threads, micro_batch, processes=False)
     loss, flat = gradients(LossFunction(loss_fn), images, {"labels": targets})
     return float(loss), flat
-
-
-class Piece(NamedTuple):
-    """A micro-batch: the index of its first sample in the batch, its images and its targets."""
-
-    start: int
-    images: Array
-    targets: dict[str, Array]
-
-
-class Share(NamedTuple):
-    """What one worker computes: some leaves of the tree, each a list of pieces, and what they need to know."""
-
-    objective: Objective
-    batch: int
-    stream: random.Stream
-    modes: list[bool]
-    scale: float
-    first: int  # leaf
-    leaves: list[list[Piece]]
-
-
-class State:
-    """What workers share: the model, the parameters that are learned, and buffers for sums of gradients."""
-
-    def __init__(self, model: Module) -> None:
-        self.model = model
-        self.modules = [module for _, module in model.named_modules()]
-        self.learned = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self.layout = Layout.of(
-            {name: p.shape for name, p in self.learned.items()}, getattr(model, "no_decay", frozenset())
-        )
-        self.kind = self.like.dtype, model.device
-        self.buffers: dict[tuple[int, int], Flat] = {}  # by worker and number
-
-    @property
-    def like(self) -> Array:
-        """An array of the dtype and device of the weights."""
-        return next(iter(self.learned.values())).data
-
-    @property
-    def modes(self) -> list[bool]:
-        """Whether each module is in training; a process does not see it change, and must be told."""
-        return [module.training for module in self.modules]
-
-    @modes.setter
-    def modes(self, modes: list[bool]) -> None:
-        for module, training in zip(self.modules, modes, strict=True):
-            if module.training != training:
-                module.training = training
-
-    def buffer(self, worker: int, number: int) -> Flat:
-        if (worker, number) not in self.buffers:
-            array = array_module(self.like).empty(self.layout.size, self.like.dtype)
-            self.buffers[worker, number] = Flat(self.layout, array)
-        return self.buffers[worker, number]
-
-    def share_buffers(self, workers: int) -> None:
-        """Make buffers in shared memory, as many as workers can need: those that nobody writes take no memory."""
-        for worker in range(workers):
-            for number in range(most_buffers(self.most_leaves, workers)):
-                self.buffers[worker, number] = Flat(self.layout, shared_memory(self.layout.size, self.like.dtype))
-
-    @property
-    def most_leaves(self) -> int:
-        """Number of leaves of a batch that is large enough; more workers than these would have nothing to do."""
-        return leaf_count(1 << 30, self.layout.size)
 
 
 class Gradients:
@@ -151,22 +82,26 @@ class Gradients:
             for start in starts
         ]
         on_cpu = isinstance(images, np.ndarray)
-        leaves = shares(len(pieces), leaf_count(len(pieces), state.layout.size) if on_cpu else 1)  # a GPU is one worker
+        leaves = even_ranges(
+            len(pieces), leaf_count(len(pieces), state.layout.size) if on_cpu else 1
+        )  # a GPU is one worker
         workers = min(self.threads, len(leaves))
         stream = random.current() or self.model.next_stream()
         tasks = [
-            Share(objective, len(images), stream, state.modes, scale, own.start,
+            Share(objective, len(images), stream, state.training, scale, own.start,
                   [[pieces[i] for i in leaves[leaf]] for leaf in own])
-            for own in shares(len(leaves), workers)
+            for own in even_ranges(len(leaves), workers)
         ]  # fmt: skip
         crew = self._crew(state, workers, objective)
         if len(pieces) > 1:
-            look = partial(_look_for_coupling, modes=state.modes)
-            refuse_coupling(self.model, objective, images, targets, size, partial(crew.run, look))
-        results = crew.run(_sum_share, tasks)
+            refuse_coupling(
+                self.model, objective, images, targets, size,
+                find=lambda images: crew.run(look_for_coupling, [(state.training, images)])[0],
+            )  # fmt: skip
+        results = crew.run(sum_share, tasks)
         nodes = [node for own, _ in results for node in own]
         if pairs := additions(nodes):
-            crew.run(_add_slices, [(pairs, own) for own in shares(state.layout.size, workers)])
+            crew.run(add_slices, [(pairs, own) for own in even_ranges(state.layout.size, workers)])
         loss = reduce(add, [loss for _, losses in results for loss in losses])
         return loss, state.buffer(*nodes[0].buffer)
 
@@ -246,57 +181,6 @@ class Gradients:
             return_freed_memory()
             self.processes = Processes(count, state, tensors)
         return self.processes
-
-
-def _look_for_coupling(state: State, worker: int, images: Array, modes: list[bool]) -> Any:
-    state.modes = modes
-    return find_coupling(state.model, images)
-
-
-def _sum_share(state: State, worker: int, share: Share) -> tuple[list[Any], list[Array]]:
-    """Gradients of a worker's leaves, added up as far as the tree allows: nodes, and the loss of every piece."""
-    losses: list[Array] = []
-    state.modes = share.modes
-
-    def compute(leaf: int, number: int, accumulate: bool) -> None:
-        sums = state.buffer(worker, number)
-        for piece in share.leaves[leaf - share.first]:
-            losses.append(_piece(state, share, piece, sums, accumulate))
-            accumulate = True
-
-    def add_buffers(into: int, number: int) -> None:
-        state.buffer(worker, into).array += state.buffer(worker, number).array
-
-    leaves = range(share.first, share.first + len(share.leaves))
-    nodes = fold(leaves, compute, add_buffers, lambda leaf: len(share.leaves[leaf - share.first]) == 1)
-    return [node._replace(buffer=(worker, node.buffer)) for node in nodes], losses
-
-
-def _piece(state: State, share: Share, piece: Piece, sums: Flat, accumulate: bool) -> Array:
-    """Forward and backward of one micro-batch: put or add its gradients into `sums`, return its part of the loss."""
-    with random.using(share.stream.at(sample=share.stream.sample + piece.start)):
-        loss = share.objective(outputs_of(state.model, piece.images), piece.targets)
-    if loss.size != 1:
-        raise ValueError(f"value_and_grad: the loss must be one number, the mean over samples, got {loss.shape}")
-    part = len(piece.images) / share.batch
-    seed = np.full(loss.shape, part * share.scale)
-    found = ag.grad(loss, list(state.learned.values()), seed, out=list(sums.values()), accumulate=accumulate)
-    if not accumulate:
-        for name, gradient in zip(sums, found, strict=True):
-            if gradient is None:  # of a block that stochastic depth dropped for all samples, for example
-                sums[name][...] = 0
-    return loss.data if part == 1 else loss.data * part
-
-
-def _add_slices(state: State, worker: int, job: tuple[Sequence[tuple[Any, Any]], range]) -> None:
-    """Add buffers of all workers to each other, on this worker's part of the flat arrays."""
-    pairs, own = job
-    part = slice(own.start, own.stop)
-    names = list(dict.fromkeys(name for pair in pairs for name in pair))
-    for _, arrays in chunks(*(state.buffer(*name).array[part] for name in names)):
-        values = dict(zip(names, arrays, strict=True))
-        for into, other in pairs:
-            values[into] += values[other]
 
 
 def default_micro_batch(model: Module, batch: int) -> int:

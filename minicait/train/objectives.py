@@ -61,6 +61,11 @@ class BinaryCrossEntropy(_Mean):
         return ops.bce_with_logits(outputs.logits, labels)
 
 
+def _student(outputs: Outputs) -> Tensor:
+    """Logits that learn from the teacher: those of a head of their own, if the model has one."""
+    return outputs.logits if outputs.distilled is None else outputs.distilled
+
+
 @dataclass(frozen=True)
 class HardDistillation(_Mean):
     """(1 - w) loss(student, labels) + w CE(student, argmax teacher)."""
@@ -69,10 +74,8 @@ class HardDistillation(_Mean):
     weight: float = 0.5
 
     def __call__(self, outputs: Outputs, targets: Targets) -> Tensor:
-        decisions = targets["teacher"].argmax(-1)
-        return (1 - self.weight) * self.labels(outputs, targets) + self.weight * ops.cross_entropy(
-            outputs.logits, decisions
-        )
+        learned = ops.cross_entropy(_student(outputs), targets["teacher"].argmax(-1))
+        return (1 - self.weight) * self.labels(outputs, targets) + self.weight * learned
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ class SoftDistillation(_Mean):
 
     def __call__(self, outputs: Outputs, targets: Targets) -> Tensor:
         w, t = self.weight, self.temperature
-        divergence = ops.kl_div(ops.log_softmax(outputs.logits / t), ops.softmax(targets["teacher"] / t))
+        divergence = ops.kl_div(ops.log_softmax(_student(outputs) / t), ops.softmax(targets["teacher"] / t))
         return (1 - w) * self.labels(outputs, targets) + w * t**2 * divergence
 
 

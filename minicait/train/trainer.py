@@ -23,7 +23,7 @@ from ..data.mixing import mix, one_hot
 from ..machine import cpu_count
 from ..models.model import Model
 from ..nn import Module
-from ..optim import EMA, AdamW, Flat, LossScaler, clip_gradients, global_norm, learning_rate
+from ..optim import EMA, AdamW, Flat, LossScaler, clip_gradients, learning_rate, norm_and_loss
 from .evaluate import Scores, evaluate
 from .gradients import Gradients
 from .objectives import objective_for
@@ -52,7 +52,7 @@ class Epoch:
 
 
 class Trainer:
-    """Without a recipe: AdamW at a constant learning rate of 5e-4 with weight decay 0.05, and nothing else.
+    """Train a model by a recipe; without one, by AdamW at a constant learning rate of 5e-4 with weight decay 0.05.
 
     model      any Module that maps images to logits
     teacher    any callable from images to logits, for a recipe with distillation
@@ -80,11 +80,9 @@ class Trainer:
         self.objective = objective_for(r)
         self.gradients = Gradients(model, threads, micro_batch, processes)
         self.scaler = LossScaler(enabled=r.precision == "fp16")
-        self.optimiser = AdamW(model, r.peak_lr, r.weight_decay)
-        self.ema = None if r.ema_decay is None else EMA(model, r.ema_decay)
-        for part in (self.optimiser, self.ema):
-            if part is not None:
-                part.threads = threads or cpu_count()
+        count = threads or cpu_count()
+        self.optimiser = AdamW(model, r.peak_lr, r.weight_decay, threads=count)
+        self.ema = None if r.ema_decay is None else EMA(model, r.ema_decay, threads=count)
         self.accumulated: Flat | None = None  # gradients of the batches that make up the next update
         self.batches = 0  # trained on so far; random masks and mixing are drawn by this number
         self.epoch = 0  # epochs completed, evaluation included
@@ -95,14 +93,14 @@ class Trainer:
         """Train on one batch and return its loss. Targets are class indices (B,) or soft labels (B, K)."""
         self.model.train()
         with self._randomness(), ag.autocast(PRODUCTS[self.recipe.precision]):
-            targets, scale = self._targets(images, targets), self.scaler.scale / self.recipe.accumulate
-            loss, gradients = self.gradients(self.objective, images, targets, scale)
-        loss = float(loss)  # the one wait for a GPU; that for the norm is short
+            targets = self._targets(images, targets)
+            mean = self.scaler.scale / self.recipe.accumulate  # over the batches of an update
+            loss, gradients = self.gradients(self.objective, images, targets, mean)
         self.scaler.unscale(gradients)
-        gradients = self._accumulate(gradients, loss)
-        norm = global_norm(gradients)
+        gradients = self._accumulate(gradients)
+        norm, loss = norm_and_loss(gradients, loss)  # the one wait for a GPU
         if not math.isfinite(norm) and self.scaler.exhausted:
-            raise self._not_finite(images, targets)
+            raise self._stop(images, targets)
         if (self.batches + 1) % self.recipe.accumulate == 0:
             if self.scaler.accepts(norm):  # a step that overflowed is skipped
                 if self.recipe.clip_norm is not None:
@@ -127,10 +125,8 @@ class Trainer:
         with ag.no_grad():
             return {"labels": targets, "teacher": as_tensor(self.teacher(images)).data}
 
-    def _accumulate(self, gradients: Flat, loss: float) -> Flat:
-        """Sum of the gradients of the batches that make up one update, NaN if one of their losses is not finite."""
-        if not math.isfinite(loss):  # which its gradients can be nevertheless
-            gradients.array[...] = math.nan
+    def _accumulate(self, gradients: Flat) -> Flat:
+        """Sum of the gradients of the batches that make up one update."""
         if self.recipe.accumulate == 1:
             return gradients
         if self.accumulated is None:
@@ -187,7 +183,7 @@ class Trainer:
                 self.losses.append(self.step(*self._mixed(batch)))
                 if after_batch is not None:
                     after_batch(self.losses[-1])
-        if (name := self.not_finite()) is not None:
+        if (name := self.first_not_finite()) is not None:
             raise NotFiniteError(f"training stopped after batch {self.batches}: the weights of {name} are not finite")
         seconds = time.perf_counter() - started
         scores, ema_scores = self._evaluate(val_loader), None
@@ -226,7 +222,7 @@ class Trainer:
 
     # ---- when numbers are not finite
 
-    def _not_finite(self, images: Any, targets: dict[str, Any]) -> NotFiniteError:
+    def _stop(self, images: Any, targets: dict[str, Any]) -> NotFiniteError:
         """The error for a batch that no loss scale can help; the trainer goes back to before its update."""
         error = NotFiniteError(f"training stopped at batch {self.batches + 1}: {self._offender(images, targets)}")
         begun = self.batches % self.recipe.accumulate
@@ -236,7 +232,7 @@ class Trainer:
 
     def _offender(self, images: Any, targets: dict[str, Any]) -> str:
         """What is not finite first, on the way from weights and images to gradients."""
-        if (name := self.not_finite()) is not None:
+        if (name := self.first_not_finite()) is not None:
             return f"the weights of {name} are not finite"
         values = as_tensor(images).data
         if not bool(array_module(values).isfinite(values).all()):
@@ -250,7 +246,7 @@ class Trainer:
             return str(error).split(".")[0] + "; try a lower learning rate"
         return "the sum of the gradients overflows; try a lower learning rate"
 
-    def not_finite(self) -> str | None:
+    def first_not_finite(self) -> str | None:
         """Name of the first parameter whose weights are not all finite."""
         weights = self.optimiser.parameters.array
         if bool(array_module(weights).isfinite(weights).all()):

@@ -1,17 +1,17 @@
-"""One order of additions, whoever makes them: gradients are summed along a binary tree over leaf numbers.
+r"""One order of additions, whoever makes them: gradients are summed along a binary tree over leaf numbers.
 
 A batch is cut into micro-batches ("pieces"), and contiguous groups of pieces are the leaves of the tree, at most 16.
 How many there are follows from model and batch alone. Inside a leaf, gradients accumulate in place, piece by piece. A
 worker (thread, process or rank) owns a contiguous range of leaves, and adds up what it can: the nodes of the tree that
 lie within its range. Then the nodes of all workers are added, in the same tree. So the sum has the same bits for any
-number of workers.
+number of workers. (A GPU is one worker, and its batch one leaf.)
 
     leaves   0   1   2   3   4          worker A: 0 1 2  ->  nodes (0 1), 2
-              \\ /     \\ /    |          worker B: 3 4    ->  nodes 3, 4
+              \ /     \ /    |          worker B: 3 4    ->  nodes 3, 4
               (01)    (23)   |
-                 \\    /      |          then 2 += 3,  (0 1) += (2 3),  (0 1 2 3) += 4
+                 \    /      |          then 2 += 3,  (0 1) += (2 3),  (0 1 2 3) += 4
                  (0123)      |
-                      \\     /
+                      \     /
                         sum
 """
 
@@ -25,11 +25,11 @@ LARGE = 1 << 23  # parameters; above, partial sums are large and there are half 
 
 
 class Node(NamedTuple):
-    """The sum of the leaves first … first + 2^level - 1, in buffer number `buffer` of a worker."""
+    """The sum of the leaves first … first + 2^level - 1."""
 
     level: int
     first: int
-    buffer: Any
+    buffer: Any  # where it is: a number within `fold`, then (worker, number)
 
     def joins(self, left: Node) -> bool:
         """True if this is the right sibling of `left`."""
@@ -40,7 +40,7 @@ def leaf_count(pieces: int, parameters: int) -> int:
     return min(pieces, MAX_LEAVES if parameters < LARGE else MAX_LEAVES // 2)
 
 
-def shares(count: int, among: int) -> list[range]:
+def even_ranges(count: int, among: int) -> list[range]:
     """The numbers 0 to count - 1 in contiguous ranges that differ in length by one at most."""
     return [range(count * i // among, count * (i + 1) // among) for i in range(among)]
 
@@ -87,7 +87,7 @@ def buffers_needed(leaves: range) -> int:
 def most_buffers(leaves: int, workers: int) -> int:
     """Number of buffers that one of several workers may need, for any number of leaves up to this one."""
     counts = range(1, leaves + 1)
-    return max(buffers_needed(own) for count in counts for own in shares(count, min(workers, count)))
+    return max(buffers_needed(own) for count in counts for own in even_ranges(count, min(workers, count)))
 
 
 def additions(nodes: Iterable[Node]) -> list[tuple[Any, Any]]:

@@ -6,10 +6,10 @@ from minicait.train.tree import (
     Node,
     additions,
     buffers_needed,
+    even_ranges,
     fold,
     leaf_count,
     most_buffers,
-    shares,
 )
 
 LEAVES, WORKERS = range(1, 65), range(1, 17)
@@ -18,7 +18,7 @@ LEAVES, WORKERS = range(1, 65), range(1, 17)
 def sum_of(leaves, workers, single=False):
     """The sum of leaf 0, 1, … as nested pairs, added up by so many workers."""
     buffers, nodes = {}, []
-    for worker, own in enumerate(shares(leaves, workers)):
+    for worker, own in enumerate(even_ranges(leaves, workers)):
 
         def compute(leaf, number, accumulate, worker=worker):
             buffers[worker, number] = (buffers[worker, number], leaf) if accumulate else leaf
@@ -57,7 +57,7 @@ def test_buffers_needed_is_what_fold_uses_and_about_the_logarithm_of_the_leaves(
     for leaves in LEAVES:
         assert buffers_needed(range(leaves)) == leaves.bit_length()
         for workers in WORKERS:
-            for own in shares(leaves, workers):
+            for own in even_ranges(leaves, workers):
                 written = set()
                 for single in (True, False):  # which never needs more
                     compute = lambda leaf, buffer, accumulate, written=written: written.add(buffer)  # noqa: E731
@@ -71,14 +71,14 @@ def test_most_buffers_suffice_for_any_batch():
     for most in (MAX_LEAVES // 2, MAX_LEAVES):
         assert most_buffers(most, 1) == most.bit_length()
         for workers in range(1, 2 * MAX_LEAVES):
-            needed = [buffers_needed(own) for n in range(1, most + 1) for own in shares(n, min(workers, n))]
+            needed = [buffers_needed(own) for n in range(1, most + 1) for own in even_ranges(n, min(workers, n))]
             assert max(needed) <= most_buffers(most, workers) <= most.bit_length()
 
 
 def test_shares_are_contiguous_and_even():
     for count in range(40):
         for among in WORKERS:
-            parts = shares(count, among)
+            parts = even_ranges(count, among)
             assert len(parts) == among and [i for part in parts for i in part] == list(range(count))
             assert max(map(len, parts)) - min(map(len, parts)) <= 1
 

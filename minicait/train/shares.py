@@ -1,0 +1,140 @@
+"""The share of a batch that one worker computes: gradients of its leaves, added up along the tree (`tree`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import autograd as ag
+from autograd import random
+from autograd.backend import Array, array_module
+
+from ..models.model import outputs_of
+from ..nn import Module
+from ..optim.parameters import Flat, Layout
+from ..optim.sweep import chunks
+from .coupling import Found, find_coupling
+from .objectives import Objective
+from .tree import Node, fold, leaf_count, most_buffers
+from .workers import shared_memory
+
+
+class Piece(NamedTuple):
+    """A micro-batch: the index of its first sample in the batch, its images and its targets."""
+
+    start: int
+    images: Array
+    targets: dict[str, Array]
+
+
+class Share(NamedTuple):
+    """What one worker computes: some leaves of the tree, each a list of pieces, and what they need to know."""
+
+    objective: Objective
+    batch: int
+    stream: random.Stream
+    training: list[bool]  # of every module
+    scale: float
+    first: int  # leaf
+    leaves: list[list[Piece]]
+
+
+class State:
+    """What workers share: the model, the parameters that are learned, and buffers for sums of gradients."""
+
+    def __init__(self, model: Module) -> None:
+        self.model = model
+        self.modules = [module for _, module in model.named_modules()]
+        self.learned = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.layout = Layout.of(
+            {name: p.shape for name, p in self.learned.items()}, getattr(model, "no_decay", frozenset())
+        )
+        self.kind = self.like.dtype, model.device
+        self.buffers: dict[tuple[int, int], Flat] = {}  # by worker and number
+
+    @property
+    def like(self) -> Array:
+        """An array of the dtype and device of the weights."""
+        return next(iter(self.learned.values())).data
+
+    @property
+    def training(self) -> list[bool]:
+        """Training flag of every module. A process does not see them change, and must be told."""
+        return [module.training for module in self.modules]
+
+    @training.setter
+    def training(self, flags: list[bool]) -> None:
+        for module, flag in zip(self.modules, flags, strict=True):
+            if module.training != flag:
+                module.training = flag
+
+    def buffer(self, worker: int, number: int) -> Flat:
+        if (worker, number) not in self.buffers:
+            array = array_module(self.like).empty(self.layout.size, self.like.dtype)
+            self.buffers[worker, number] = Flat(self.layout, array)
+        return self.buffers[worker, number]
+
+    def share_buffers(self, workers: int) -> None:
+        """Make buffers in shared memory, as many as workers can need: those that nobody writes take no memory."""
+        for worker in range(workers):
+            for number in range(most_buffers(self.most_leaves, workers)):
+                self.buffers[worker, number] = Flat(self.layout, shared_memory(self.layout.size, self.like.dtype))
+
+    @property
+    def most_leaves(self) -> int:
+        """Number of leaves of a batch that is large enough; more workers than these would have nothing to do."""
+        return leaf_count(1 << 30, self.layout.size)
+
+
+def look_for_coupling(state: State, worker: int, task: tuple[list[bool], Array]) -> Found:
+    """`find_coupling` in a worker, where there is memory for it."""
+    state.training, images = task
+    return find_coupling(state.model, images)
+
+
+def sum_share(state: State, worker: int, share: Share) -> tuple[list[Node], list[Array]]:
+    """Gradients of a worker's leaves, added up as far as the tree allows: nodes, and the loss of every piece."""
+    losses: list[Array] = []
+    state.training = share.training
+
+    def compute(leaf: int, number: int, accumulate: bool) -> None:
+        sums = state.buffer(worker, number)
+        for piece in share.leaves[leaf - share.first]:
+            losses.append(_piece(state, share, piece, sums, accumulate))
+            accumulate = True
+
+    def add_buffers(into: int, number: int) -> None:
+        state.buffer(worker, into).array += state.buffer(worker, number).array
+
+    leaves = range(share.first, share.first + len(share.leaves))
+    nodes = fold(leaves, compute, add_buffers, lambda leaf: len(share.leaves[leaf - share.first]) == 1)
+    return [node._replace(buffer=(worker, node.buffer)) for node in nodes], losses
+
+
+def _piece(state: State, share: Share, piece: Piece, sums: Flat, accumulate: bool) -> Array:
+    """Forward and backward of one micro-batch: put or add its gradients into `sums`, return its part of the loss."""
+    with random.using(share.stream.at(sample=share.stream.sample + piece.start)):
+        loss = share.objective(outputs_of(state.model, piece.images), piece.targets)
+    if loss.size != 1:
+        raise ValueError(f"value_and_grad: the loss must be one number, the mean over samples, got {loss.shape}")
+    part = len(piece.images) / share.batch
+    seed = np.full(loss.shape, part * share.scale)
+    found = ag.grad(loss, list(state.learned.values()), seed, out=list(sums.values()), accumulate=accumulate)
+    if not accumulate:
+        for name, gradient in zip(sums, found, strict=True):
+            if gradient is None:  # of a block that stochastic depth dropped for all samples, for example
+                sums[name][...] = 0
+    return loss.data if part == 1 else loss.data * part
+
+
+def add_slices(state: State, worker: int, job: tuple[Sequence[tuple[Any, Any]], range]) -> None:
+    """Add buffers of all workers to each other, on this worker's part of the flat arrays."""
+    pairs, own = job
+    part = slice(own.start, own.stop)
+    names = list(dict.fromkeys(name for pair in pairs for name in pair))
+    for _, arrays in chunks(*(state.buffer(*name).array[part] for name in names)):
+        values = dict(zip(names, arrays, strict=True))
+        for into, other in pairs:
+            values[into] += values[other]
