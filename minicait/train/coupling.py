@@ -30,9 +30,8 @@ Trace = dict[str, list[np.ndarray]]  # some of the output of every call of a mod
 Shapes = list[tuple[int, ...] | None]  # of each output, for one sample
 Found = tuple[str | None, Shapes]  # a module that couples samples
 
-_independent: WeakKeyDictionary[Module, dict[Any, Shapes]] = (
-    WeakKeyDictionary()
-)  # models that passed, by their training flags
+# models that passed the check, by the training flags of their modules
+_independent: WeakKeyDictionary[Module, dict[Any, Shapes]] = WeakKeyDictionary()
 
 
 def coupled_modules(model: Module) -> list[str]:

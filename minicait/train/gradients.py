@@ -81,10 +81,8 @@ class Gradients:
             Piece(start, images[start : start + size], {k: v[start : start + size] for k, v in targets.items()})
             for start in starts
         ]
-        on_cpu = isinstance(images, np.ndarray)
-        leaves = even_ranges(
-            len(pieces), leaf_count(len(pieces), state.layout.size) if on_cpu else 1
-        )  # a GPU is one worker
+        on_gpu = not isinstance(images, np.ndarray)  # one worker, so one leaf will do
+        leaves = even_ranges(len(pieces), 1 if on_gpu else leaf_count(len(pieces), state.layout.size))
         workers = min(self.threads, len(leaves))
         stream = random.current() or self.model.next_stream()
         tasks = [
