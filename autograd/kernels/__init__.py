@@ -3,7 +3,7 @@
 attention      attention and talking-heads attention, and the mixing of heads
 cross_entropy  loss and gradient at once
 gelu           GELU with its derivative, and erf
-judge, optim   the steps of optimisers
+optim          updates of optimisers
 layer_norm     layer normalisation
 product        matrix products
 residual       the end of a residual branch
@@ -28,32 +28,8 @@ from .softmax import log_softmax, log_softmax_grad, logsumexp, softmax, softmax_
 from .sums import as_rows, centred, mean, row_dots, sum_over_rows, total, widened
 
 __all__ = [
-    "adamw",
-    "as_rows",
-    "attention",
-    "attention_grad",
-    "centred",
-    "cross_entropy",
-    "erf",
-    "gelu",
-    "layer_norm",
-    "layer_norm_grad",
-    "linear_residual",
-    "linear_residual_grad",
-    "log_softmax",
-    "log_softmax_grad",
-    "logsumexp",
-    "mean",
-    "move_average",
-    "product",
-    "row_dots",
-    "sigmoid",
-    "softmax",
-    "softmax_grad",
-    "squares",
-    "sum_over_rows",
-    "talking_heads",
-    "talking_heads_grad",
-    "total",
-    "widened",
-]
+    "adamw", "as_rows", "attention", "attention_grad", "centred", "cross_entropy", "erf", "gelu", "layer_norm",
+    "layer_norm_grad", "linear_residual", "linear_residual_grad", "log_softmax", "log_softmax_grad", "logsumexp",
+    "mean", "move_average", "product", "row_dots", "sigmoid", "softmax", "softmax_grad", "squares", "sum_over_rows",
+    "talking_heads", "talking_heads_grad", "total", "widened",
+]  # fmt: skip
