@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -165,8 +166,5 @@ def _reduce(losses: Array, reduction: str) -> Array:
 def _per_sample(g: Array, shape: tuple[int, ...], reduction: str) -> Array:
     """Gradient of the loss of each sample."""
     if reduction == "mean":
-        count = 1
-        for size in shape:
-            count *= size
-        g = g * (1 / count)
+        g = g * (1 / math.prod(shape))
     return array_module(g).broadcast_to(g, shape) if reduction != "none" else g
