@@ -44,7 +44,7 @@ extern "C" __global__ void cross_entropy(
 ) {
     size_t row = (size_t)blockIdx.x * n;
     wide_t top = x[row], sum = 0, dot = 0, all = 0;
-    for (int k = threadIdx.x; k < n; k += blockDim.x) top = Max()(top, x[row + k]);
+    for (int k = threadIdx.x; k < n; k += blockDim.x) top = Max()(top, wide_t(x[row + k]));
     top = over_block(top, Max());
     if (isinf(top)) top = 0;
     for (int k = threadIdx.x; k < n; k += blockDim.x) sum += exp(wide_t(x[row + k]) - top);

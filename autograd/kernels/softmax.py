@@ -46,7 +46,7 @@ extern "C" __global__ void softmax_of_rows(const T* x, T* y, int n) {
     x += (size_t)blockIdx.x * n;
     y += (size_t)blockIdx.x * n;
     wide_t top = x[0];
-    for (int i = threadIdx.x; i < n; i += blockDim.x) top = Max()(top, x[i]);
+    for (int i = threadIdx.x; i < n; i += blockDim.x) top = Max()(top, wide_t(x[i]));
     top = over_block(top, Max());
     if (isinf(top)) top = 0;
     wide_t sum = 0;
