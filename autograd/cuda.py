@@ -163,15 +163,6 @@ def compiles() -> bool:
 
 
 @cache
-def elementwise(arguments: str, results: str, formula: str, name: str) -> Any:
-    """CUDA kernel that applies `formula`, in CUDA C++, to every element of its arguments in one launch.
-
-    It is compiled on first use, for the GPU and the dtypes of the arguments; T stands for one of these dtypes.
-    """
-    return module().ElementwiseKernel(arguments, results, formula, name)
-
-
-@cache
 def cublas() -> Any:
     """CuPy's cuBLAS bindings, or None: cupy_backends is private to CuPy and may change."""
     try:

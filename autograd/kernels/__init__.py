@@ -12,8 +12,8 @@ softmax        softmax, log_softmax, logsumexp
 sums           accurate sums and means, and fast ones over rows and columns
 launch         compiling and launching CUDA kernels
 
-Every file has one order: the formula, the NumPy body, the CUDA body, and a function that chooses. The NumPy body takes
-CuPy's arrays too; functions without a CUDA body have no other.
+Every file has one order: the formula, the NumPy body, the CUDA body, and a function that chooses (and launches). The
+NumPy body takes CuPy's arrays too; functions without a CUDA body have no other.
 """
 
 from .attention import attention, attention_grad, talking_heads, talking_heads_grad

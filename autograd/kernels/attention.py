@@ -43,20 +43,16 @@ _MIX = """
 """
 
 
-def _mix_heads_cuda(maps: Array, weight: Array, out: Array) -> Array:
+def mix_heads(maps: Array, weight: Array, out: Array | None = None) -> Array:
+    out = array_module(maps).empty(maps.shape, maps.dtype) if out is None else out
+    if not on_gpu(maps):
+        return _mix_heads_numpy(maps, weight, out)
     batch, heads, queries, keys = maps.shape
     arguments = "raw T maps, raw W weight, int64 positions"
     formula = f"constexpr int HEADS = {heads};{_MIX}"
     kernel = elementwise(arguments, "raw T out", formula, "mix_heads", maps.dtype.name)
     kernel(maps, weight, np.int64(queries * keys), out, size=batch * queries * keys)
     return out
-
-
-def mix_heads(maps: Array, weight: Array, out: Array | None = None) -> Array:
-    out = array_module(maps).empty(maps.shape, maps.dtype) if out is None else out
-    if on_gpu(maps):
-        return _mix_heads_cuda(maps, weight, out)
-    return _mix_heads_numpy(maps, weight, out)
 
 
 def mix_heads_grad(g: Array, maps: Array, weight: Array) -> Array:
