@@ -182,8 +182,8 @@ def _is_shared(gradient: Array, others: list[Any]) -> bool:
 
 def _call_backward(node: Context, g: Array) -> list[tuple[Target, Array]]:
     """Run the backward of a node and return its checked gradients, each with its target."""
-    if node.tape is not None:
-        node.tape.restore(node)
+    if node.restore is not None:
+        node.saved, node.restore = node.restore(), None
     name = node.function.name
     if node.trace is not None:
         node.trace.check_saved(name, node.saved)
