@@ -69,7 +69,7 @@ def _tile(pixels: np.ndarray) -> Image.Image:
     return Image.fromarray(values).resize((SIDE, SIDE), Image.Resampling.NEAREST if small else Image.Resampling.LANCZOS)
 
 
-def overlay(image: Image.Image, heat: np.ndarray, opacity: float = 0.6, colours: np.ndarray = CIVIDIS) -> Image.Image:
-    """Draw a map from 0 to 1 in colours, half transparent over the grey image."""
+def overlay(image: Image.Image, heat: np.ndarray, colours: np.ndarray = CIVIDIS) -> Image.Image:
+    """Draw a map from 0 to 1 in colours, partly transparent over the grey image."""
     layer = Image.fromarray(colourise(heat, colours)).resize(image.size, Image.Resampling.BICUBIC)
-    return Image.blend(image.convert("L").convert("RGB"), layer, opacity)
+    return Image.blend(image.convert("L").convert("RGB"), layer, 0.6)
