@@ -8,8 +8,6 @@ import traceback
 from functools import cache
 from typing import Any, NamedTuple
 
-import numpy as np
-
 INSTALL_HINT = "pip install -e '.[cuda12]' (or '.[cuda13]')"
 
 OUT_OF_MEMORY = ("cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED")
@@ -116,10 +114,6 @@ def to_gpu(x: Any, device: str) -> Any:
         x = x.copy()
     make_current(number)
     return module().array(x)
-
-
-def to_host(x: Any) -> np.ndarray:
-    return np.asarray(x.get())
 
 
 class Memory(NamedTuple):
