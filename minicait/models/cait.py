@@ -190,8 +190,9 @@ class CaiT(Model):
         return f"{c.depth} + {c.depth_token_only} blocks of {c.dim}, patches of {c.patch_size}"
 
 
-# Table 3: dim, depth, LayerScale epsilon (the official code's), drop rate of stochastic depth, resolutions
-_PAPER: dict[str, tuple[int, int, float, float, tuple[int, ...]]] = {
+# dim, depth, LayerScale epsilon, drop rate of stochastic depth, resolutions
+_SIZES = {
+    # Table 3, with the official code's epsilon
     "xxs24": (192, 24, 1e-5, 0.1, (224, 384)),
     "xxs36": (192, 36, 1e-5, 0.1, (224, 384)),
     "xs24": (288, 24, 1e-5, 0.1, (224, 384)),
@@ -202,20 +203,17 @@ _PAPER: dict[str, tuple[int, int, float, float, tuple[int, ...]]] = {
     "m24": (768, 24, 1e-5, 0.2, (224, 384)),
     "m36": (768, 36, 1e-6, 0.3, (224, 384)),
     "m48": (768, 48, 1e-6, 0.4, (224, 448)),
-}
-# ours, for small images: an eighth of the side as patch, so 64 tokens
-_SMALL: dict[str, tuple[int, int, float, float, tuple[int, ...]]] = {
+    # ours, for small images: an eighth of the side as patch, so 64 tokens
     "tiny": (96, 6, 0.1, 0.0, (32, 64)),
     "small": (192, 12, 0.1, 0.05, (32, 64)),
 }
 
 PRESETS = {
     f"cait_{name}_{size}": CaiTConfig(
-        num_classes=1000, img_size=(size, size), patch_size=size // 8 if table is _SMALL else 16, dim=dim, depth=depth,
+        num_classes=1000, img_size=(size, size), patch_size=min(16, size // 8), dim=dim, depth=depth,
         heads=dim // 48, depth_token_only=2, layer_scale=epsilon, drop_path_rate=drop, mlp_ratio=4.0,
     )
-    for table in (_PAPER, _SMALL)
-    for name, (dim, depth, epsilon, drop, sizes) in table.items()
+    for name, (dim, depth, epsilon, drop, sizes) in _SIZES.items()
     for size in sizes
 }  # fmt: skip
 PUBLISHED = {
