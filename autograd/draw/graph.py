@@ -86,7 +86,7 @@ def _norms(output: Tensor, targets: list[engine.Target]) -> dict[int, float]:
             f"draw: gradients need an output with a single value, got shape {output.shape}; draw a loss, or the sum of "
             "the output"
         )
-    found = engine._run(output, None, True, targets)
+    found = engine._run(output, None, True, targets, {}, accumulate=False)
     return {id(target): float(np.linalg.norm(to_device(g, "cpu").astype(np.float64).ravel())) for target, g in found}
 
 

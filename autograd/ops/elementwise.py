@@ -155,12 +155,7 @@ class Clip(Function):
         if low is None and high is None:
             raise OperandError("expected min, max or both, got neither")
         xp = array_module(x)
-        inside = True
-        if low is not None:
-            inside = inside & (x >= low)
-        if high is not None:
-            inside = inside & (x <= high)
-        ctx.save(inside)
+        ctx.save((low is None or x >= low) & (high is None or x <= high))
         return xp.clip(x, low, high)
 
     @staticmethod
