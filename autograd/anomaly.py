@@ -31,9 +31,10 @@ class Trace:
     def check_saved(self, name: str, saved: tuple[Any, ...]) -> None:
         for value, before in zip(saved, self.checksums, strict=True):
             if _checksum(value) != before:
+                what = f"an array of shape {value.shape}" if is_array(value) else "an index"
                 raise AnomalyError(
-                    f"{name}: {_describe(value)} that it saved for backward was edited in place after "
-                    f"forward; edit a copy instead. Forward was called here:\n{self.where}"
+                    f"{name}: {what} that it saved for backward was edited in place after forward; edit a copy "
+                    f"instead. Forward was called here:\n{self.where}"
                 )
 
 
@@ -75,10 +76,6 @@ def _checksum(value: Any) -> Any:
     if not is_array(value) or not value.size:
         return None
     return zlib.crc32(np.ascontiguousarray(to_device(value, "cpu")).data.cast("B"))
-
-
-def _describe(value: Any) -> str:
-    return f"an array of shape {value.shape}" if is_array(value) else "an index"
 
 
 def _caller() -> str:

@@ -43,7 +43,7 @@ def to_device(x: Array, device: str) -> Array:
     """
     if device != "cpu":
         return cuda.to_gpu(x, device)
-    return x if isinstance(x, np.ndarray) else cuda.to_host(x)
+    return x if isinstance(x, np.ndarray) else np.asarray(x.get())
 
 
 def as_array(x: object) -> Array:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from . import modes
@@ -39,22 +40,24 @@ class _Tape:
         self.recomputed: dict[int, tuple[Any, ...]] | None = None  # saved by the second run, by index of the operation
 
     def record(self, node: Context) -> None:
-        node.tape = _Slot(self, len(self.signatures))
+        node.restore = partial(self.restore, len(self.signatures))
         node.saved = ()
         self.signatures.append(_signature(node))
 
-    def recompute(self) -> dict[int, tuple[Any, ...]]:
-        replay = _Replay()
+    def restore(self, index: int) -> tuple[Any, ...]:
+        """Return what an operation saved. The first call runs fn again; every operation asks once."""
+        if self.recomputed is None:
+            replay = _Replay()
+            self.context.copy().run(self.run_again, replay)
+            if replay.signatures != self.signatures:
+                difference = _difference(self.signatures, replay.signatures)
+                raise RuntimeError(f"checkpoint: fn must do the same both times; {difference}")
+            self.recomputed = dict(enumerate(replay.saved))
+        return self.recomputed.pop(index)
 
-        def run() -> None:
-            with modes.changed(tape=replay):
-                self.fn(*self.args)
-
-        self.context.copy().run(run)
-        if replay.signatures != self.signatures:
-            difference = _difference(self.signatures, replay.signatures)
-            raise RuntimeError(f"checkpoint: fn must do the same both times; {difference}")
-        return dict(enumerate(replay.saved))
+    def run_again(self, replay: _Replay) -> None:
+        with modes.changed(tape=replay):
+            self.fn(*self.args)
 
 
 def _signature(node: Context) -> tuple[Any, ...]:
@@ -69,22 +72,6 @@ def _difference(first: list[tuple[Any, ...]], second: list[tuple[Any, ...]]) -> 
         if a != b:
             return f"{a[0]} {a[1]} used other Tensors the second time (a loop variable that has changed?)"
     return f"it ran {len(first)} operations, then {len(second)}"
-
-
-class _Slot:
-    """One operation's slot in a tape."""
-
-    __slots__ = ("index", "tape")
-
-    def __init__(self, tape: _Tape, index: int) -> None:
-        self.tape = tape
-        self.index = index
-
-    def restore(self, node: Context) -> None:
-        if self.tape.recomputed is None:
-            self.tape.recomputed = self.tape.recompute()
-        node.saved = self.tape.recomputed.pop(self.index)
-        node.tape = None
 
 
 class _Replay:

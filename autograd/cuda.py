@@ -8,8 +8,6 @@ import traceback
 from functools import cache
 from typing import Any, NamedTuple
 
-import numpy as np
-
 INSTALL_HINT = "pip install -e '.[cuda12]' (or '.[cuda13]')"
 
 OUT_OF_MEMORY = ("cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED")
@@ -118,10 +116,6 @@ def to_gpu(x: Any, device: str) -> Any:
     return module().array(x)
 
 
-def to_host(x: Any) -> np.ndarray:
-    return np.asarray(x.get())
-
-
 class Memory(NamedTuple):
     """Memory of a GPU in bytes. CuPy's pool keeps the blocks of freed arrays for new ones."""
 
@@ -160,15 +154,6 @@ def free_memory(error: BaseException) -> None:
 def compiles() -> bool:
     """True if custom kernels can be compiled. The tests' stand-in for CuPy cannot, and uses plain array functions."""
     return hasattr(module(), "ElementwiseKernel")
-
-
-@cache
-def elementwise(arguments: str, results: str, formula: str, name: str) -> Any:
-    """CUDA kernel that applies `formula`, in CUDA C++, to every element of its arguments in one launch.
-
-    It is compiled on first use, for the GPU and the dtypes of the arguments; T stands for one of these dtypes.
-    """
-    return module().ElementwiseKernel(arguments, results, formula, name)
 
 
 @cache

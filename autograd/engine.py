@@ -22,7 +22,7 @@ Target = Context | Tensor  # where a gradient goes: the operation that produced 
 def backward(output: Tensor, grad: Any = None, retain_graph: bool = False, create_graph: bool = False) -> None:
     """Accumulate d(output)/d(leaf) into the `.grad` of every leaf that requires grad."""
     _refuse_second_order(create_graph)
-    for leaf, gradient in _run(output, grad, retain_graph, None):
+    for leaf, gradient in _run(output, grad, retain_graph, None, {}, accumulate=False):
         assert isinstance(leaf, Tensor)
         leaf.grad = Tensor(gradient if leaf.grad is None else as_array(on_device_of(leaf.grad.data) + gradient))
 
@@ -121,16 +121,11 @@ def _outs(inputs: list[Tensor], out: Sequence[Array] | None) -> dict[int, Array]
 
 
 def _run(
-    output: Tensor,
-    grad: Any,
-    retain_graph: bool,
-    targets: list[Target] | None,
-    outs: dict[int, Array] | None = None,
-    accumulate: bool = False,
+    output: Tensor, grad: Any, retain: bool, targets: list[Target] | None, outs: dict[int, Array], accumulate: bool
 ) -> list[tuple[Target, Array]]:
     """Gradients of the targets that were reached, or of all leaves. The caller owns the arrays."""
     root = _target(output)
-    nodes, outs = list(_consumers_first(root)), outs or {}
+    nodes = list(_consumers_first(root))
     # a gradient that arrives in several parts is added up on its own, or the sum would depend on what was there
     later = _used_twice(nodes, outs) if accumulate else {}
     direct = {key: out for key, out in outs.items() if key not in later}
@@ -140,7 +135,7 @@ def _run(
     for node in nodes:
         if required is None or id(node) in required:
             _visit(node, gradients, requested)
-            if not retain_graph:
+            if not retain:
                 node.free()
     for key, out in later.items():
         if key in gradients.arrays:
@@ -182,8 +177,8 @@ def _is_shared(gradient: Array, others: list[Any]) -> bool:
 
 def _call_backward(node: Context, g: Array) -> list[tuple[Target, Array]]:
     """Run the backward of a node and return its checked gradients, each with its target."""
-    if node.tape is not None:
-        node.tape.restore(node)
+    if node.restore is not None:
+        node.saved, node.restore = node.restore(), None
     name = node.function.name
     if node.trace is not None:
         node.trace.check_saved(name, node.saved)

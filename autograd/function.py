@@ -8,6 +8,7 @@ reference cycles and is freed with the last Tensor that needs it.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -23,7 +24,7 @@ _FLOAT64 = np.dtype("float64")
 class Context:
     """A node of the graph: one recorded operation, with what forward saved for backward."""
 
-    __slots__ = ("device", "dtype", "function", "needs", "parents", "saved", "shape", "tape", "trace")
+    __slots__ = ("device", "dtype", "function", "needs", "parents", "restore", "saved", "shape", "trace")
 
     function: type[Function]
     needs: list[bool]  # per argument of forward: does it need a gradient?
@@ -32,7 +33,7 @@ class Context:
     shape: tuple[int, ...]  # of the output, and so of the upstream gradient
     dtype: np.dtype
     device: str
-    tape: Any  # the checkpoint slot that can recompute `saved`, or None
+    restore: Callable[[], tuple[Any, ...]] | None  # recomputes `saved`, in a checkpoint
     trace: anomaly.Trace | None  # for detect_anomaly
 
     def save(self, *values: Any) -> None:
@@ -46,7 +47,7 @@ class Context:
     def free(self) -> None:
         self.saved = ()
         self.parents = None
-        self.tape = None
+        self.restore = None
 
 
 class Function:
@@ -134,7 +135,7 @@ class Function:
         ctx.shape = data.shape
         ctx.dtype = dtype
         ctx.device = device_of(data)
-        ctx.tape = None
+        ctx.restore = None
         ctx.trace = anomaly.Trace(ctx.saved) if mode.anomaly else None
         if mode.tape is not None:
             mode.tape.record(ctx)

@@ -78,7 +78,7 @@ class _Check:
             self.arrays[k] = self.arrays[k].astype(np.float64, copy=False)
         self.output, _ = self.graph = self.record(self.arrays)
         if self.output.dtype != np.float64:
-            raise GradientError(f"check_grads: float64 inputs gave a {self.output.dtype} output ({self.summary()})")
+            raise self.error(f"float64 inputs gave a {self.output.dtype} output")
         self.cotangent = self.rng.standard_normal(self.output.shape)
 
     def record(self, arrays: Sequence[Array], differentiated: list[int] | None = None) -> Graph:
@@ -102,7 +102,7 @@ class _Check:
         try:
             found = engine.grad(output, list(inputs.values()), cotangent, retain_graph=True)
         except RuntimeError as error:
-            raise GradientError(f"check_grads: {error} ({self.summary()})") from error
+            raise self.error(str(error)) from error
         return {k: zeros[k] if g is None else g.data for k, g in zip(inputs, found, strict=True)}
 
     def properties(self) -> dict[int, Array]:
@@ -114,23 +114,21 @@ class _Check:
         for k, (x, old) in enumerate(zip((*self.arrays, self.cotangent), before, strict=True)):
             if not np.array_equal(x, old, equal_nan=x.dtype in FLOATS):
                 what = f"input {k}" if k < len(self.arrays) else "the upstream gradient"
-                raise GradientError(f"check_grads: {what} was edited in place ({self.summary()})")
+                raise self.error(f"{what} was edited in place")
         for k in self.floats if len(self.floats) > 1 else []:
             alone = self.gradients(self.record(self.arrays, [k]), self.cotangent)
             if not np.array_equal(alone[k], gradients[k], equal_nan=True):
-                raise GradientError(
-                    f"check_grads: input {k} gets a different gradient when it alone requires grad ({self.summary()})"
-                )
+                raise self.error(f"input {k} gets a different gradient when it alone requires grad")
         for k, g in gradients.items():
             if not np.isfinite(g).all():
-                raise GradientError(f"check_grads: the gradient of input {k} contains NaN or Inf ({self.summary()})")
+                raise self.error(f"the gradient of input {k} contains NaN or Inf")
             if not np.array_equal(g, second[k]):
-                raise GradientError(f"check_grads: two runs gave different gradients of input {k} ({self.summary()})")
+                raise self.error(f"two runs gave different gradients of input {k}")
             if zero[k].any():
-                raise GradientError(f"check_grads: a zero cotangent gave a gradient of input {k} ({self.summary()})")
+                raise self.error(f"a zero cotangent gave a gradient of input {k}")
             others = [self.cotangent, *self.arrays, *(other for j, other in gradients.items() if j != k)]
             if any(np.may_share_memory(g, other) for other in others):
-                raise GradientError(f"check_grads: the gradient of input {k} shares memory with another array")
+                raise self.error(f"the gradient of input {k} shares memory with another array")
         return gradients
 
     def directions(self, k: int, count: int) -> Iterator[Array]:
@@ -139,9 +137,7 @@ class _Check:
         for _ in range(count):
             u = self.rng.standard_normal(shape)
             yield u / max(1e-30, np.sqrt((u * u).sum()))
-        for j in range(size if size <= COORDINATES else 0):
-            one = np.zeros(size)
-            one[j] = 1
+        for one in np.eye(size if size <= COORDINATES else 0):
             yield one.reshape(shape)
 
     def direction(self, k: int, gradient: Array, u: Array, tolerance: float) -> None:
@@ -162,13 +158,11 @@ class _Check:
                 return
             bends.append(_bend(points, step))
         if not np.isfinite(numerical):
-            raise GradientError(f"check_grads: fn is not finite within {2 * step:.0e} of input {k} ({self.summary()})")
+            raise self.error(f"fn is not finite within {2 * step:.0e} of input {k}")
         # The bend of a smooth function shrinks with the square of the step; that of a kink does not.
         if bends[-1] > 1e-3 and bends[-1] > bends[0] / 16:
-            raise KinkError(
-                f"check_grads: fn is not smooth within {2 * step:.0e} of input {k}; choose values farther from "
-                f"its kinks and jumps ({self.summary()})"
-            )
+            where = f"within {2 * step:.0e} of input {k}"
+            raise self.error(f"fn is not smooth {where}; choose values farther from its kinks and jumps", KinkError)
         raise GradientError(self.explain(k, analytic, numerical, allowed))
 
     def evaluate_along(self, k: int, u: Array, step: float) -> list[Array]:
@@ -222,7 +216,7 @@ class _Check:
         cotangent = self.cotangent.astype(np.float32)
         graph = self.record(narrow)
         if graph[0].dtype != np.float32:
-            raise GradientError(f"check_grads: float32 inputs gave a {graph[0].dtype} output ({self.summary()})")
+            raise self.error(f"float32 inputs gave a {graph[0].dtype} output")
         got = self.gradients(graph, cotangent)
         wide = [x.astype(np.float64) if k in self.floats else x for k, x in enumerate(narrow)]
         want = self.gradients(self.record(wide), cotangent.astype(np.float64))
@@ -231,10 +225,11 @@ class _Check:
             error = float(np.abs(g - want[k]).max(initial=0))
             allowed = tolerance * float(np.abs(want[k]).max(initial=0)) + 1e-6 * largest  # the latter for cancellation
             if not error <= allowed:
-                raise GradientError(
-                    f"check_grads: the float32 gradient of input {k} is off by {error:.2g} from the float64 one, "
-                    f"allowed {allowed:.2g} ({self.summary()})"
-                )
+                off = f"is off by {error:.2g} from the float64 one, allowed {allowed:.2g}"
+                raise self.error(f"the float32 gradient of input {k} {off}")
+
+    def error(self, text: str, kind: type[GradientError] = GradientError) -> GradientError:
+        return kind(f"check_grads: {text} ({self.summary()})")
 
     def summary(self) -> str:
         node = self.output.node

@@ -53,26 +53,19 @@ class Tensor:
         self._requires_grad = bool(value)
 
     # ---- attributes of the array
+    # fmt: off
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        return self.data.shape
-
+    def shape(self) -> tuple[int, ...]: return self.data.shape
     @property
-    def ndim(self) -> int:
-        return self.data.ndim
-
+    def ndim(self) -> int: return self.data.ndim
     @property
-    def size(self) -> int:
-        return self.data.size
-
+    def size(self) -> int: return self.data.size
     @property
-    def dtype(self) -> np.dtype:
-        return self.data.dtype
-
+    def dtype(self) -> np.dtype: return self.data.dtype
     @property
-    def device(self) -> str:
-        return device_of(self.data)
+    def device(self) -> str: return device_of(self.data)
+    # fmt: on
 
     def __len__(self) -> int:
         if not self.shape:
@@ -106,15 +99,6 @@ class Tensor:
         if self.size != 1:
             raise ValueError(f"item: expected a Tensor with a single value, got shape {self.shape}")
         return self.data.item()
-
-    def __float__(self) -> float:
-        return float(self.item())
-
-    def __int__(self) -> int:
-        return int(self.item())
-
-    def __bool__(self) -> bool:
-        return bool(self.item())
 
     def detach(self) -> Tensor:
         """Return a leaf that shares the array and requires no grad."""
@@ -166,6 +150,9 @@ class Tensor:
     def __eq__(self, other: Any) -> Tensor: return _compare(operator.eq, self, other)  # type: ignore[override]
     def __ne__(self, other: Any) -> Tensor: return _compare(operator.ne, self, other)  # type: ignore[override]
     __hash__ = object.__hash__
+    def __float__(self) -> float: return float(self.item())
+    def __int__(self) -> int: return int(self.item())
+    def __bool__(self) -> bool: return bool(self.item())
 
     def abs(self) -> Tensor: return ops.abs(self)
     def exp(self) -> Tensor: return ops.exp(self)

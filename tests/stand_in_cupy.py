@@ -19,8 +19,8 @@ KEYWORDS = {"axis", "keepdims", "dtype", "out", "copy"}
 FUNCTIONS = [
     "abs", "arange", "ascontiguousarray", "broadcast_to", "clip", "concatenate", "copysign", "divide", "empty",
     "empty_like", "exp", "expm1", "flip", "full", "isinf", "isnan", "isneginf", "log", "log1p", "matmul", "maximum",
-    "minimum", "multiply", "ones_like", "reciprocal", "sign", "sqrt", "subtract", "take_along_axis", "tanh", "vdot",
-    "where", "zeros", "zeros_like",
+    "minimum", "multiply", "ones_like", "reciprocal", "sign", "split", "sqrt", "subtract", "take_along_axis", "tanh",
+    "vdot", "where", "zeros", "zeros_like",
 ]  # fmt: skip
 METHODS = ["any", "astype", "copy", "max", "mean", "min", "reshape", "sum", "swapaxes", "transpose", "view"]
 BINARY = ["add", "sub", "mul", "truediv", "pow", "matmul", "lt", "le", "gt", "ge", "eq", "ne", "and", "or"]
@@ -82,6 +82,8 @@ def _unwrap(x: Any) -> Any:
 def _wrap(x: Any) -> Any:
     if isinstance(x, np.ndarray):
         return ndarray(x, base=x.base)
+    if isinstance(x, list):
+        return [_wrap(item) for item in x]
     return ndarray(np.asarray(x)) if isinstance(x, np.generic) else x
 
 

@@ -11,10 +11,10 @@ import minicait
 from minicait.cli import main
 from minicait.cli.guard import guarded
 from minicait.data import Source
-from minicait.data.imagenette import ARCHIVES, CLASSES
+from minicait.data.imagenette import ARCHIVES
 from minicait.train import RECIPES
 from tests.data.test_crops import photograph
-from tests.data.test_imagenette import ADDRESS, announced, packed
+from tests.data.test_imagenette import ADDRESS, CLASSES, announced, packed
 from tests.local_server import local_server
 
 ROOT = Path(__file__).parents[1]

@@ -86,7 +86,7 @@ def _norms(output: Tensor, targets: list[engine.Target]) -> dict[int, float]:
             f"draw: gradients need an output with a single value, got shape {output.shape}; draw a loss, or the sum of "
             "the output"
         )
-    found = engine._run(output, None, True, targets)
+    found = engine._run(output, None, True, targets, {}, accumulate=False)
     return {id(target): float(np.linalg.norm(to_device(g, "cpu").astype(np.float64).ravel())) for target, g in found}
 
 
@@ -143,7 +143,8 @@ def _size(box: Box) -> tuple[float, float]:
 def _picture(boxes: list[Box], sizes: list[tuple[float, float]], layout: Layout, title: str) -> Svg:
     width, height = layout.width + 2 * MARGIN, layout.height + 2 * MARGIN
     count = {kind: sum(box.kind == kind for box in boxes) for kind in KINDS}
-    counted = ", ".join(f"{n} {kind if n == 1 else _plural(kind)}" for kind, n in count.items() if n)
+    plural = {"operation": "operations", "leaf": "leaves", "constant": "constants"}
+    counted = ", ".join(f"{n} {kind if n == 1 else plural[kind]}" for kind, n in count.items() if n)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="system-ui, sans-serif" font-size="12" '
@@ -159,30 +160,22 @@ def _picture(boxes: list[Box], sizes: list[tuple[float, float]], layout: Layout,
     return Svg("\n".join([*parts, "</g>", "</svg>"]) + "\n")
 
 
-def _plural(kind: str) -> str:
-    return "leaves" if kind == "leaf" else f"{kind}s"
-
-
 def _drawn(i: int, box: Box, x: float, y: float, width: float, height: float) -> list[str]:
     fill, frame, corner, dashes = KINDS[box.kind]
     thick = ' stroke-width="2.4"' if i == 0 else ""  # the output
     inputs = " ".join(map(str, box.inputs))
     first = y - height / 2 + PADDING / 2 + LINE * 0.75
+    bold, plain = 'fill="#1a202c" font-weight="600"', 'fill="#4a5568"'
     return [
         f'<g class="{box.kind}" data-box="{i}" data-inputs="{inputs}"><title>{_text(box.title)}</title>',
         f'<rect x="{x - width / 2:.1f}" y="{y - height / 2:.1f}" width="{width:.1f}" height="{height:.1f}" '
         f'rx="{corner}" fill="{fill}" stroke="{frame}"{dashes}{thick}/>',
         *(
-            f'<text x="{x:.1f}" y="{first + LINE * k:.1f}" fill="{"#1a202c" if k == 0 else "#4a5568"}"'
-            f"{_bold(k)}>{_text(line)}</text>"
+            f'<text x="{x:.1f}" y="{first + LINE * k:.1f}" {plain if k else bold}>{_text(line)}</text>'
             for k, line in enumerate(box.lines)
         ),
         "</g>",
     ]
-
-
-def _bold(line: int) -> str:
-    return ' font-weight="600"' if line == 0 else ""
 
 
 def _arrows(layout: Layout, sizes: list[tuple[float, float]]) -> list[str]:

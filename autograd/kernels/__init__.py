@@ -3,7 +3,7 @@
 attention      attention and talking-heads attention, and the mixing of heads
 cross_entropy  loss and gradient at once
 gelu           GELU with its derivative, and erf
-judge, optim   the steps of optimisers
+optim          updates of optimisers
 layer_norm     layer normalisation
 product        matrix products
 residual       the end of a residual branch
@@ -12,8 +12,8 @@ softmax        softmax, log_softmax, logsumexp
 sums           accurate sums and means, and fast ones over rows and columns
 launch         compiling and launching CUDA kernels
 
-Every file has one order: the formula, the NumPy body, the CUDA body, and a function that chooses. The NumPy body takes
-CuPy's arrays too; functions without a CUDA body have no other.
+Every file has one order: the formula, the NumPy body, the CUDA body, and a function that chooses (and launches). The
+NumPy body takes CuPy's arrays too; functions without a CUDA body have no other.
 """
 
 from .attention import attention, attention_grad, talking_heads, talking_heads_grad
@@ -28,32 +28,8 @@ from .softmax import log_softmax, log_softmax_grad, logsumexp, softmax, softmax_
 from .sums import as_rows, centred, mean, row_dots, sum_over_rows, total, widened
 
 __all__ = [
-    "adamw",
-    "as_rows",
-    "attention",
-    "attention_grad",
-    "centred",
-    "cross_entropy",
-    "erf",
-    "gelu",
-    "layer_norm",
-    "layer_norm_grad",
-    "linear_residual",
-    "linear_residual_grad",
-    "log_softmax",
-    "log_softmax_grad",
-    "logsumexp",
-    "mean",
-    "move_average",
-    "product",
-    "row_dots",
-    "sigmoid",
-    "softmax",
-    "softmax_grad",
-    "squares",
-    "sum_over_rows",
-    "talking_heads",
-    "talking_heads_grad",
-    "total",
-    "widened",
-]
+    "adamw", "as_rows", "attention", "attention_grad", "centred", "cross_entropy", "erf", "gelu", "layer_norm",
+    "layer_norm_grad", "linear_residual", "linear_residual_grad", "log_softmax", "log_softmax_grad", "logsumexp",
+    "mean", "move_average", "product", "row_dots", "sigmoid", "softmax", "softmax_grad", "squares", "sum_over_rows",
+    "talking_heads", "talking_heads_grad", "total", "widened",
+]  # fmt: skip

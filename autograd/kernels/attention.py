@@ -43,20 +43,16 @@ _MIX = """
 """
 
 
-def _mix_heads_cuda(maps: Array, weight: Array, out: Array) -> Array:
+def mix_heads(maps: Array, weight: Array, out: Array | None = None) -> Array:
+    out = array_module(maps).empty(maps.shape, maps.dtype) if out is None else out
+    if not on_gpu(maps):
+        return _mix_heads_numpy(maps, weight, out)
     batch, heads, queries, keys = maps.shape
     arguments = "raw T maps, raw W weight, int64 positions"
     formula = f"constexpr int HEADS = {heads};{_MIX}"
     kernel = elementwise(arguments, "raw T out", formula, "mix_heads", maps.dtype.name)
     kernel(maps, weight, np.int64(queries * keys), out, size=batch * queries * keys)
     return out
-
-
-def mix_heads(maps: Array, weight: Array, out: Array | None = None) -> Array:
-    out = array_module(maps).empty(maps.shape, maps.dtype) if out is None else out
-    if on_gpu(maps):
-        return _mix_heads_cuda(maps, weight, out)
-    return _mix_heads_numpy(maps, weight, out)
 
 
 def mix_heads_grad(g: Array, maps: Array, weight: Array) -> Array:
@@ -87,7 +83,7 @@ def _chunks(maps: Array) -> int:
 
 def attention(q: Array, k: Array, v: Array, heads: int) -> tuple[Array, Array]:
     """The result, and the softmax."""
-    q, k, v = (_split_heads(x, heads) for x in (q, k, v))
+    (q,), (k,), (v,) = (_split_heads(x, heads) for x in (q, k, v))
     maps = softmax_of_rows(product(q, k.swapaxes(-1, -2), scale=_scale(q)))
     (y,) = result = _empty_heads(q, 1)
     product(maps, v, out=y)
@@ -96,7 +92,7 @@ def attention(q: Array, k: Array, v: Array, heads: int) -> tuple[Array, Array]:
 
 def attention_grad(g: Array, q: Array, k: Array, v: Array, maps: Array) -> tuple[Array, Array, Array]:
     """Gradients for q, k and v."""
-    g, q, k, v = (_split_heads(x, maps.shape[1]) for x in (g, q, k, v))
+    (g,), (q,), (k,), (v,) = (_split_heads(x, maps.shape[1]) for x in (g, q, k, v))
     (dq,), (dk,), (dv,) = results = [_empty_heads(x, 1) for x in (q, k, v)]
     product(maps.swapaxes(-1, -2), g, out=dv)
     dscores = softmax_of_rows_grad(product(g, v.swapaxes(-1, -2)), maps)
@@ -116,7 +112,7 @@ def talking_heads(
     overflow before: there the product absorbs it. bias_l is the same for all keys, so the softmax cancels it. bias_w
     adds a multiple of the sum of all values to the result.
     """
-    q, k, v = _q_k_v(qkv, weight_l.shape[0])
+    q, k, v = _split_heads(qkv, weight_l.shape[0], 3)
     product_scale, weight_scale = _scales(q)
     (y,) = result = _empty_heads(q, 1)
     scores = product(q, k.swapaxes(-1, -2), scale=product_scale)
@@ -132,9 +128,9 @@ def talking_heads_grad(
 ) -> tuple[Array, ...]:
     """Gradients for qkv, weight_l, bias_l (zero, see above), weight_w and bias_w."""
     heads = weight_l.shape[0]
-    q, k, v = _q_k_v(qkv, heads)
+    q, k, v = _split_heads(qkv, heads, 3)
     product_scale, weight_scale = _scales(q)
-    g = _split_heads(g, heads)
+    (g,) = _split_heads(g, heads)
     sum_g, sum_v = column_sums(g), column_sums(v)
     dq, dk, dv = dqkv = _empty_heads(q, 3)
     mixed = mix_heads(maps, weight_w)
@@ -161,16 +157,10 @@ def _scales(q: Array) -> tuple[float, float]:
     return (_scale(q), 1.0) if q.dtype == np.float16 else (1.0, _scale(q))
 
 
-def _split_heads(x: Array, heads: int) -> Array:
-    """(B, N, heads * c) viewed as (B, heads, N, c)."""
+def _split_heads(x: Array, heads: int, count: int = 1) -> Array:
+    """(B, N, count * heads * c) viewed as (count, B, heads, N, c)."""
     batch, tokens, width = x.shape
-    return x.reshape(batch, tokens, heads, width // heads).transpose(0, 2, 1, 3)
-
-
-def _q_k_v(qkv: Array, heads: int) -> Array:
-    """(B, N, 3 * heads * c) viewed as (3, B, heads, N, c)."""
-    batch, tokens, width = qkv.shape
-    return qkv.reshape(batch, tokens, 3, heads, width // (3 * heads)).transpose(2, 0, 3, 1, 4)
+    return x.reshape(batch, tokens, count, heads, width // (count * heads)).transpose(2, 0, 3, 1, 4)
 
 
 def _empty_heads(like: Array, count: int) -> Array:

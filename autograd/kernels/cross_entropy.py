@@ -44,7 +44,7 @@ extern "C" __global__ void cross_entropy(
 ) {
     size_t row = (size_t)blockIdx.x * n;
     wide_t top = x[row], sum = 0, dot = 0, all = 0;
-    for (int k = threadIdx.x; k < n; k += blockDim.x) top = Max()(top, x[row + k]);
+    for (int k = threadIdx.x; k < n; k += blockDim.x) top = Max()(top, wide_t(x[row + k]));
     top = over_block(top, Max());
     if (isinf(top)) top = 0;
     for (int k = threadIdx.x; k < n; k += blockDim.x) sum += exp(wide_t(x[row + k]) - top);
@@ -64,7 +64,10 @@ extern "C" __global__ void cross_entropy(
 """
 
 
-def _cross_entropy_cuda(x: Array, targets: Array, with_grad: bool) -> tuple[Array, Array | None]:
+def cross_entropy(x: Array, targets: Array, with_grad: bool) -> tuple[Array, Array | None]:
+    """The loss of each row (in float32 for float16) and, if asked for, its gradient."""
+    if not on_gpu(x):
+        return _cross_entropy_numpy(x, targets, with_grad)
     xp = array_module(x)
     null = np.intp(0)  # CuPy passes a null pointer as a number
     losses = xp.empty(x.shape[:-1], np.promote_types(x.dtype, np.float32))
@@ -73,13 +76,5 @@ def _cross_entropy_cuda(x: Array, targets: Array, with_grad: bool) -> tuple[Arra
         pair = xp.ascontiguousarray(targets, np.int64), null
     else:
         pair = null, xp.ascontiguousarray(targets, x.dtype)
-    arguments = *pair, losses, null if dx is None else dx
-    launch_rows(_CUDA, "cross_entropy", x, xp.ascontiguousarray(x), *arguments)
+    launch_rows(_CUDA, "cross_entropy", x, xp.ascontiguousarray(x), *pair, losses, null if dx is None else dx)
     return losses, dx
-
-
-def cross_entropy(x: Array, targets: Array, with_grad: bool) -> tuple[Array, Array | None]:
-    """The loss of each row (in float32 for float16) and, if asked for, its gradient."""
-    if on_gpu(x):
-        return _cross_entropy_cuda(x, targets, with_grad)
-    return _cross_entropy_numpy(x, targets, with_grad)

@@ -119,15 +119,11 @@ _CUDA_WITH_DERIVATIVE = f"""{_CUDA}
 """
 
 
-def _gelu_cuda(x: Array, with_derivative: bool) -> tuple[Array, Array | None]:
-    if with_derivative:
-        both = "T value, T derivative"
-        return elementwise("T x", both, _CUDA_WITH_DERIVATIVE, "gelu_with_derivative", x.dtype.name)(x)
-    return elementwise("T x", "T value", _CUDA, "gelu", x.dtype.name)(x), None
-
-
 def gelu(x: Array, with_derivative: bool) -> tuple[Array, Array | None]:
     """gelu(x) and, if asked for, its derivative."""
-    if on_gpu(x):
-        return _gelu_cuda(x, with_derivative)
-    return _gelu_numpy(x, with_derivative)
+    if not on_gpu(x):
+        return _gelu_numpy(x, with_derivative)
+    if not with_derivative:
+        return elementwise("T x", "T value", _CUDA, "gelu", x.dtype.name)(x), None
+    both = "T value, T derivative"
+    return elementwise("T x", both, _CUDA_WITH_DERIVATIVE, "gelu_with_derivative", x.dtype.name)(x)

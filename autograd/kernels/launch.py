@@ -47,8 +47,9 @@ def on_gpu(x: Array) -> bool:
 
 @cache
 def elementwise(arguments: str, results: str, formula: str, name: str, dtype: str) -> Any:
-    """A kernel that evaluates `formula` for each value. CuPy defines T by the arrays that it is called with."""
-    return cuda.elementwise(arguments, results, f"typedef {C_TYPES[dtype][1]} wide_t;{formula}", name)
+    """A kernel that evaluates `formula` for each value. CuPy compiles it at its first call, with T of its arrays."""
+    formula = f"typedef {C_TYPES[dtype][1]} wide_t;{formula}"
+    return cuda.module().ElementwiseKernel(arguments, results, formula, name)
 
 
 def launch_rows(source: str, name: str, x: Array, *arguments: Any) -> None:

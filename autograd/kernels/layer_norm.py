@@ -60,20 +60,16 @@ extern "C" __global__ void layer_norm(
 """
 
 
-def _layer_norm_cuda(x: Array, weight: Array, bias: Array, eps: float) -> tuple[Array, Array, Array]:
+def layer_norm(x: Array, weight: Array, bias: Array, eps: float) -> tuple[Array, Array, Array]:
+    """y, and x_hat and rstd for the gradient."""
+    if not on_gpu(x):
+        return _layer_norm_numpy(x, weight, bias, eps)
     xp = array_module(x)
     y, x_hat = xp.empty(x.shape, x.dtype), xp.empty(x.shape, x.dtype)
     rstd = xp.empty((*x.shape[:-1], 1), np.promote_types(x.dtype, np.float32))
     arrays = map(xp.ascontiguousarray, (x, weight, bias))
     launch_rows(_CUDA, "layer_norm", x, *arrays, y, x_hat, rstd, rstd.dtype.type(eps))
     return y, x_hat, rstd
-
-
-def layer_norm(x: Array, weight: Array, bias: Array, eps: float) -> tuple[Array, Array, Array]:
-    """y, and x_hat and rstd for the gradient."""
-    if on_gpu(x):
-        return _layer_norm_cuda(x, weight, bias, eps)
-    return _layer_norm_numpy(x, weight, bias, eps)
 
 
 def _layer_norm_grad_numpy(g: Array, x_hat: Array, rstd: Array, weight: Array) -> tuple[Array, Array, Array]:
@@ -113,16 +109,12 @@ extern "C" __global__ void layer_norm_grad(
 """
 
 
-def _layer_norm_grad_cuda(g: Array, x_hat: Array, rstd: Array, weight: Array) -> tuple[Array, Array, Array]:
+def layer_norm_grad(g: Array, x_hat: Array, rstd: Array, weight: Array) -> tuple[Array, Array, Array]:
+    """Gradients for x, weight and bias."""
+    if not on_gpu(g):
+        return _layer_norm_grad_numpy(g, x_hat, rstd, weight)
     xp = array_module(g)
     dx, product = xp.empty(g.shape, g.dtype), xp.empty(g.shape, rstd.dtype)
     arrays = map(xp.ascontiguousarray, (g, x_hat, rstd, weight))
     launch_rows(_CUDA_GRAD, "layer_norm_grad", g, *arrays, dx, product)
     return dx, sum_over_rows(product).astype(g.dtype, copy=False), sum_over_rows(g)
-
-
-def layer_norm_grad(g: Array, x_hat: Array, rstd: Array, weight: Array) -> tuple[Array, Array, Array]:
-    """Gradients for x, weight and bias."""
-    if on_gpu(g):
-        return _layer_norm_grad_cuda(g, x_hat, rstd, weight)
-    return _layer_norm_grad_numpy(g, x_hat, rstd, weight)

@@ -64,8 +64,8 @@ def _product_cublas(a: Array, b: Array, out: Array | None, scale: float) -> Arra
 
     cuBLAS stores matrices by columns, so that it sees all of ours transposed: it is asked for out^T = b^T a^T.
     """
-    library = cuda.cublas()
-    if library is None:
+    known = a.ndim > 1 and b.ndim > 1 and a.dtype == b.dtype and a.dtype.name in CUDA_DATA_TYPES
+    if not known or not cuda.compiles() or (library := cuda.cublas()) is None:
         return None
     on_device_of(a)  # the handle is that of the current device
     out = _empty(a, b, a.dtype) if out is None else out
@@ -131,16 +131,10 @@ def _empty(a: Array, b: Array, dtype: Any) -> Array:
     return array_module(a).empty((*batch, *a.shape[-2:-1], b.shape[-1]), dtype)
 
 
-def _for_cublas(a: Array, b: Array) -> bool:
-    if isinstance(a, np.ndarray) or not cuda.compiles():
-        return False
-    return a.ndim > 1 and b.ndim > 1 and a.dtype == b.dtype and a.dtype.name in CUDA_DATA_TYPES
-
-
 def product(a: Array, b: Array, out: Array | None = None, scale: float = 1.0, dtype: Any = None) -> Array:
     """scale * a b, over the last two axes; `out`, or `dtype` for a new array, may be wider than a and b."""
     if out is None and dtype is not None and dtype != a.dtype:
         out = _empty(a, b, dtype)
-    if _for_cublas(a, b) and (result := _product_cublas(a, b, out, scale)) is not None:
+    if not isinstance(a, np.ndarray) and (result := _product_cublas(a, b, out, scale)) is not None:
         return result
     return _product_numpy(a, b, out, scale)

@@ -48,9 +48,11 @@ _ADD = """
 """
 
 
-def _linear_residual_cuda(
+def linear_residual(
     x: Array, h: Array, weight: Array, bias: Array, scale: Array, factor: float, rows: Array | None
 ) -> Array:
+    if not on_gpu(x) or not h.size:
+        return _linear_residual_numpy(x, h, weight, bias, scale, factor, rows)
     y = product(as_rows(h), weight.T)
     z = array_module(x).empty(x.shape, x.dtype) if rows is None else x.copy()
     arguments = f"raw T x, raw H y, raw T bias, raw T scale, T factor, {_INDEX_ARGUMENTS}"
@@ -62,14 +64,6 @@ def _linear_residual_cuda(
 def _index_arguments(x: Array, rows: Array | None) -> tuple[Any, ...]:
     indices = array_module(x).empty(0, np.int64) if rows is None else rows
     return indices, np.bool_(rows is not None), np.int64(x.shape[-1]), np.int64(x.size // max(1, x.shape[0]))
-
-
-def linear_residual(
-    x: Array, h: Array, weight: Array, bias: Array, scale: Array, factor: float, rows: Array | None
-) -> Array:
-    if on_gpu(x) and h.size:
-        return _linear_residual_cuda(x, h, weight, bias, scale, factor, rows)
-    return _linear_residual_numpy(x, h, weight, bias, scale, factor, rows)
 
 
 # First half of the gradient: g of the samples that have a branch, as rows, and dh if it is needed.
@@ -155,16 +149,9 @@ def _parameter_grads_cuda(
 
 
 def linear_residual_grad(
-    g: Array,
-    h: Array,
-    cast_weight: Array,
-    weight: Array,
-    bias: Array,
-    scale: Array,
-    factor: float,
-    rows: Array | None,
-    needs: list[bool],
-) -> tuple[Any, ...]:
+    g: Array, h: Array, cast_weight: Array, weight: Array, bias: Array, scale: Array, factor: float,
+    rows: Array | None, needs: list[bool],
+) -> tuple[Any, ...]:  # fmt: skip
     """Gradients for h, weight, bias and scale; None for the first, or for all of the others, if not needed.
 
     `cast_weight` is the weight in the dtype of h, in which matrices are multiplied.

@@ -31,13 +31,7 @@ def _softmax_of_rows_numpy(x: Array) -> Array:
         if sums.min() > 1 / LARGE and sums.max() < LARGE:
             y /= sums
             return y
-    return _softmax_numpy(x, -1)
-
-
-def _softmax_of_rows_grad_numpy(g: Array, y: Array) -> Array:
-    g -= row_dots(g, y)
-    g *= y
-    return g
+    return softmax(x, -1)
 
 
 # The first loop reads a row from memory, the second and third from the cache.
@@ -46,7 +40,7 @@ extern "C" __global__ void softmax_of_rows(const T* x, T* y, int n) {
     x += (size_t)blockIdx.x * n;
     y += (size_t)blockIdx.x * n;
     wide_t top = x[0];
-    for (int i = threadIdx.x; i < n; i += blockDim.x) top = Max()(top, x[i]);
+    for (int i = threadIdx.x; i < n; i += blockDim.x) top = Max()(top, wide_t(x[i]));
     top = over_block(top, Max());
     if (isinf(top)) top = 0;
     wide_t sum = 0;
@@ -67,57 +61,43 @@ extern "C" __global__ void softmax_of_rows_grad(T* g, const T* y, int n) {
 """
 
 
-def _softmax_of_rows_cuda(x: Array) -> Array:
+def softmax_of_rows(x: Array) -> Array:
+    if not on_gpu(x):
+        return _softmax_of_rows_numpy(x)
     xp = array_module(x)
     y = xp.empty(x.shape, x.dtype)
     launch_rows(_SOFTMAX, "softmax_of_rows", x, xp.ascontiguousarray(x), y)
     return y
 
 
-def _softmax_of_rows_grad_cuda(g: Array, y: Array) -> Array:
-    launch_rows(_SOFTMAX_GRAD, "softmax_of_rows_grad", g, g, array_module(y).ascontiguousarray(y))
-    return g
-
-
-def softmax_of_rows(x: Array) -> Array:
-    if on_gpu(x):
-        return _softmax_of_rows_cuda(x)
-    return _softmax_of_rows_numpy(x)
-
-
 def softmax_of_rows_grad(g: Array, y: Array) -> Array:
     """Overwrite g, which must be contiguous."""
     if on_gpu(g):
-        return _softmax_of_rows_grad_cuda(g, y)
-    return _softmax_of_rows_grad_numpy(g, y)
+        launch_rows(_SOFTMAX_GRAD, "softmax_of_rows_grad", g, g, array_module(y).ascontiguousarray(y))
+    else:
+        g -= row_dots(g, y)
+        g *= y
+    return g
 
 
 # Over any axis.
 
 
-def _softmax_numpy(x: Array, axis: Any) -> Array:
+def softmax(x: Array, axis: Any) -> Array:
+    if axis in (-1, x.ndim - 1) and on_gpu(x):
+        return softmax_of_rows(x)
     _, y, sums, _ = _exponentials(x, axis)
     y /= sums
     return y.astype(x.dtype, copy=False)
 
 
-def _softmax_grad_numpy(g: Array, y: Array, axis: Any) -> Array:
-    gx = g * y
-    gx -= y * total(gx, axis, keepdims=True)
-    return gx
-
-
-def softmax(x: Array, axis: Any) -> Array:
-    if axis in (-1, x.ndim - 1) and on_gpu(x):
-        return _softmax_of_rows_cuda(x)
-    return _softmax_numpy(x, axis)
-
-
 def softmax_grad(g: Array, y: Array, axis: Any) -> Array:
     """J^T g with J = diag(y) - y y^T."""
     if axis in (-1, y.ndim - 1) and on_gpu(g):
-        return _softmax_of_rows_grad_cuda(g.copy(), y)
-    return _softmax_grad_numpy(g, y, axis)
+        return softmax_of_rows_grad(g.copy(), y)
+    gx = g * y
+    gx -= y * total(gx, axis, keepdims=True)
+    return gx
 
 
 def log_softmax(x: Array, axis: Any) -> Array:

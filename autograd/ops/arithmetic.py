@@ -162,34 +162,16 @@ class Where(Function):
 
 
 # ---- public functions
+# fmt: off
 
-
-def add(a: Any, b: Any) -> Tensor:
-    return Add.apply(*binary_operands("add", a, b))
-
-
-def subtract(a: Any, b: Any) -> Tensor:
-    return Subtract.apply(*binary_operands("subtract", a, b))
-
-
-def multiply(a: Any, b: Any) -> Tensor:
-    return Multiply.apply(*binary_operands("multiply", a, b))
-
-
-def divide(a: Any, b: Any) -> Tensor:
-    return Divide.apply(*binary_operands("divide", a, b))
-
-
-def pow(a: Any, b: Any) -> Tensor:
-    return Pow.apply(*binary_operands("pow", a, b))
-
-
-def maximum(a: Any, b: Any) -> Tensor:
-    return Maximum.apply(*binary_operands("maximum", a, b))
-
-
-def minimum(a: Any, b: Any) -> Tensor:
-    return Minimum.apply(*binary_operands("minimum", a, b))
+def add(a: Any, b: Any) -> Tensor: return Add.apply(*binary_operands("add", a, b))
+def subtract(a: Any, b: Any) -> Tensor: return Subtract.apply(*binary_operands("subtract", a, b))
+def multiply(a: Any, b: Any) -> Tensor: return Multiply.apply(*binary_operands("multiply", a, b))
+def divide(a: Any, b: Any) -> Tensor: return Divide.apply(*binary_operands("divide", a, b))
+def pow(a: Any, b: Any) -> Tensor: return Pow.apply(*binary_operands("pow", a, b))
+def maximum(a: Any, b: Any) -> Tensor: return Maximum.apply(*binary_operands("maximum", a, b))
+def minimum(a: Any, b: Any) -> Tensor: return Minimum.apply(*binary_operands("minimum", a, b))
+# fmt: on
 
 
 def where(condition: Any, a: Any, b: Any) -> Tensor:

@@ -155,12 +155,7 @@ class Clip(Function):
         if low is None and high is None:
             raise OperandError("expected min, max or both, got neither")
         xp = array_module(x)
-        inside = True
-        if low is not None:
-            inside = inside & (x >= low)
-        if high is not None:
-            inside = inside & (x <= high)
-        ctx.save(inside)
+        ctx.save((low is None or x >= low) & (high is None or x <= high))
         return xp.clip(x, low, high)
 
     @staticmethod
@@ -200,43 +195,22 @@ class ToDevice(Function):
 
 
 # ---- public functions
+# fmt: off
 
-
-def negative(x: Any) -> Tensor:
-    return Negative.apply(as_tensor(x))
-
-
-def exp(x: Any) -> Tensor:
-    return Exp.apply(as_tensor(x))
-
-
-def log(x: Any) -> Tensor:
-    return Log.apply(as_tensor(x))
-
-
-def sqrt(x: Any) -> Tensor:
-    return Sqrt.apply(as_tensor(x))
-
-
-def tanh(x: Any) -> Tensor:
-    return Tanh.apply(as_tensor(x))
-
-
-def sigmoid(x: Any) -> Tensor:
-    return Sigmoid.apply(as_tensor(x))
+def negative(x: Any) -> Tensor: return Negative.apply(as_tensor(x))
+def exp(x: Any) -> Tensor: return Exp.apply(as_tensor(x))
+def log(x: Any) -> Tensor: return Log.apply(as_tensor(x))
+def sqrt(x: Any) -> Tensor: return Sqrt.apply(as_tensor(x))
+def tanh(x: Any) -> Tensor: return Tanh.apply(as_tensor(x))
+def sigmoid(x: Any) -> Tensor: return Sigmoid.apply(as_tensor(x))
+def relu(x: Any) -> Tensor: return Relu.apply(as_tensor(x))
+def abs(x: Any) -> Tensor: return Abs.apply(as_tensor(x))
+# fmt: on
 
 
 def erf(x: Any) -> Tensor:
     """Error function: exact in float64, with an error of at most 1.5e-7 in float32."""
     return Erf.apply(as_tensor(x))
-
-
-def relu(x: Any) -> Tensor:
-    return Relu.apply(as_tensor(x))
-
-
-def abs(x: Any) -> Tensor:
-    return Abs.apply(as_tensor(x))
 
 
 def clip(x: Any, min: float | None = None, max: float | None = None) -> Tensor:

@@ -39,10 +39,12 @@ class TakeAlongAxis(Function):
         if indices.ndim != x.ndim:
             raise OperandError(f"indices must have {x.ndim} axes like x {x.shape}, got {indices.shape}")
         axis = normalise_axis(axis, x.ndim)
-        _check_range(indices, x.shape[axis])
-        y = array_module(x).take_along_axis(x, indices, axis)
+        size = x.shape[axis]
+        # on the host only: CuPy wraps around silently, but checking there would synchronise with the GPU
+        if isinstance(indices, np.ndarray) and indices.size and not -size <= indices.min() <= indices.max() < size:
+            raise IndexError(f"indices must be in [{-size}, {size - 1}], got {indices.min()} to {indices.max()}")
         ctx.save(x.shape, indices, axis)
-        return y
+        return array_module(x).take_along_axis(x, indices, axis)
 
     @staticmethod
     def backward(ctx: Context, g: Array) -> Any:
@@ -66,12 +68,6 @@ def _add_at(shape: tuple[int, ...], index: Any, g: Array) -> Array:
     else:
         total[index] = g
     return total
-
-
-def _check_range(indices: Array, size: int) -> None:
-    """Check on the host only: CuPy wraps around silently, but checking there would synchronise with the GPU."""
-    if isinstance(indices, np.ndarray) and indices.size and not (-size <= indices.min() and indices.max() < size):
-        raise IndexError(f"indices must be in [{-size}, {size - 1}], got {indices.min()} to {indices.max()}")
 
 
 def getitem(x: Any, index: Any) -> Tensor:

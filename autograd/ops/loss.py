@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ class CrossEntropy(Function):
     @staticmethod
     def reference(logits: Tensor, targets: Tensor, reduction: str) -> Tensor:
         losses = -(logits.log_softmax(-1) * soft_targets(targets, logits)).sum(-1)
-        return losses if reduction == "none" else losses.mean() if reduction == "mean" else losses.sum()
+        return _reduce(losses, reduction)
 
 
 class BceWithLogits(Function):
@@ -56,7 +57,7 @@ class BceWithLogits(Function):
     def reference(logits: Tensor, targets: Tensor, reduction: str) -> Tensor:
         p = logits.sigmoid()
         losses = -(targets * p.log() + (1 - targets) * (1 - p).log())
-        return losses if reduction == "none" else losses.mean() if reduction == "mean" else losses.sum()
+        return _reduce(losses, reduction)
 
 
 class KlDiv(Function):
@@ -78,7 +79,7 @@ class KlDiv(Function):
     @staticmethod
     def reference(log_q: Tensor, p: Tensor, reduction: str) -> Tensor:
         losses = (p * (p.log() - log_q)).sum(-1)
-        return losses if reduction == "none" else losses.mean() if reduction == "mean" else losses.sum()
+        return _reduce(losses, reduction)
 
 
 def cross_entropy(logits: Any, targets: Any, label_smoothing: float = 0.0, reduction: str = "mean") -> Tensor:
@@ -151,7 +152,7 @@ def _check_targets(name: str, targets: Array, shape: tuple[int, ...], what: str)
         raise OperandError(f"{name}: {what} must have shape {shape} to match the logits, got {targets.shape}")
 
 
-def _reduce(losses: Array, reduction: str) -> Array:
+def _reduce(losses: Any, reduction: str) -> Any:
     if reduction == "none":
         return losses
     if reduction == "sum":
@@ -166,8 +167,5 @@ def _reduce(losses: Array, reduction: str) -> Array:
 def _per_sample(g: Array, shape: tuple[int, ...], reduction: str) -> Array:
     """Gradient of the loss of each sample."""
     if reduction == "mean":
-        count = 1
-        for size in shape:
-            count *= size
-        g = g * (1 / count)
+        g = g * (1 / math.prod(shape))
     return array_module(g).broadcast_to(g, shape) if reduction != "none" else g

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from .. import kernels
@@ -12,10 +13,7 @@ from .arguments import full_precision, normalise_axes, require_floats
 
 
 def _count(shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
-    count = 1
-    for a in axes:
-        count *= shape[a]
-    return count
+    return math.prod(shape[a] for a in axes)
 
 
 def _squeeze(y: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
@@ -147,25 +145,19 @@ class Logsumexp(Function):
         return x.exp().sum(axis, keepdims).log()
 
 
-def sum(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
-    return Sum.apply(as_tensor(x), axis, keepdims)
+# ---- public functions
+# fmt: off
 
-
-def mean(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
-    return Mean.apply(as_tensor(x), axis, keepdims)
+def sum(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor: return Sum.apply(as_tensor(x), axis, keepdims)
+def mean(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor: return Mean.apply(as_tensor(x), axis, keepdims)
+def max(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor: return Max.apply(as_tensor(x), axis, keepdims)
+def min(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor: return Min.apply(as_tensor(x), axis, keepdims)
+# fmt: on
 
 
 def var(x: Any, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Tensor:
     """Variance; ddof=1 divides by n - 1."""
     return Var.apply(as_tensor(x), axis, keepdims, ddof)
-
-
-def max(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
-    return Max.apply(as_tensor(x), axis, keepdims)
-
-
-def min(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
-    return Min.apply(as_tensor(x), axis, keepdims)
 
 
 def logsumexp(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from numbers import Integral
 from typing import Any
 
@@ -42,10 +43,7 @@ class Transpose(Function):
     @staticmethod
     def backward(ctx: Context, g: Array) -> Array:
         (axes,) = ctx.saved
-        inverse = [0] * len(axes)
-        for i, a in enumerate(axes):
-            inverse[a] = i
-        return g.transpose(inverse)
+        return g.transpose(np.argsort(axes).tolist())
 
 
 class BroadcastTo(Function):
@@ -68,20 +66,13 @@ class Concat(Function):
         if not xs[0].ndim or any(x.ndim != xs[0].ndim for x in xs):
             raise OperandError("all inputs must have the same number of axes, at least one")
         axis = normalise_axis(axis, xs[0].ndim)
-        ctx.save(axis, [x.shape[axis] for x in xs])
+        ctx.save(axis, list(accumulate(x.shape[axis] for x in xs)))
         return array_module(xs[0]).concatenate(xs, axis=axis)
 
     @staticmethod
     def backward(ctx: Context, g: Array) -> Any:
-        axis, sizes = ctx.saved
-        slices = []
-        start = 0
-        for size in sizes:
-            index = [slice(None)] * g.ndim
-            index[axis] = slice(start, start + size)
-            slices.append(g[tuple(index)])
-            start += size
-        return tuple(slices)
+        axis, ends = ctx.saved
+        return tuple(array_module(g).split(g, ends[:-1], axis))
 
 
 class Pad(Function):

@@ -18,19 +18,6 @@ from .source import Source
 from .transforms import Augmentation, evaluation, training
 
 __all__ = [
-    "Augmentation",
-    "BadImageError",
-    "ImageFolder",
-    "InMemory",
-    "Loader",
-    "Picture",
-    "Shapes",
-    "Source",
-    "evaluation",
-    "imagenet_classes",
-    "imagenette",
-    "mix",
-    "one_hot",
-    "train_and_val",
-    "training",
-]
+    "Augmentation", "BadImageError", "ImageFolder", "InMemory", "Loader", "Picture", "Shapes", "Source", "evaluation",
+    "imagenet_classes", "imagenette", "mix", "one_hot", "train_and_val", "training",
+]  # fmt: skip

@@ -8,14 +8,11 @@ import numpy as np
 from PIL import Image, ImageEnhance
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom, as in Pillow
+Range = tuple[float, float]
 
 
 def resized_crop_box(
-    width: int,
-    height: int,
-    rng: np.random.Generator,
-    scale: tuple[float, float] = (0.08, 1.0),
-    ratio: tuple[float, float] = (3 / 4, 4 / 3),
+    width: int, height: int, rng: np.random.Generator, scale: Range = (0.08, 1.0), ratio: Range = (3 / 4, 4 / 3)
 ) -> Box:
     """Draw a random box by area and aspect ratio (width / height), to be cropped and then resized to a square.
 

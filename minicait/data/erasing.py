@@ -6,15 +6,12 @@ import math
 
 import numpy as np
 
+from .crops import Range
 from .mixing import Box
 
 
 def random_erasing(
-    image: np.ndarray,
-    rng: np.random.Generator,
-    probability: float = 0.25,
-    area: tuple[float, float] = (0.02, 1 / 3),
-    aspect: float = 0.3,
+    image: np.ndarray, rng: np.random.Generator, probability: float, area: Range = (0.02, 1 / 3), aspect: float = 0.3
 ) -> None:
     """Fill a random box of a normalised image (3, H, W) with standard normal noise, in place."""
     if rng.random() >= probability:
@@ -27,9 +24,7 @@ def random_erasing(
         image[:, top:bottom, left:right] = rng.standard_normal(shape, dtype=np.float32)
 
 
-def box_to_erase(
-    height: int, width: int, rng: np.random.Generator, area: tuple[float, float], aspect: float
-) -> Box | None:
+def box_to_erase(height: int, width: int, rng: np.random.Generator, area: Range, aspect: float) -> Box | None:
     """Draw a box by area and height / width in [`aspect`, 1 / `aspect`]; return None if ten draws do not fit."""
     for _ in range(10):
         pixels = rng.uniform(*area) * (height * width)

@@ -31,20 +31,6 @@ ARCHIVES = {
     "full": Archive("imagenette2", 1_557_161_267, "6cbfac238434d89fe99e651496f0812ebc7a10fa62bd42d6874042bf01de4efd"),
 }
 
-# by WordNet ID, the name of the folder in train/ and val/; in ImageNet's order
-CLASSES = {
-    "n01440764": "tench",
-    "n02102040": "English springer",
-    "n02979186": "cassette player",
-    "n03000684": "chain saw",
-    "n03028079": "church",
-    "n03394916": "French horn",
-    "n03417042": "garbage truck",
-    "n03425413": "gas pump",
-    "n03445777": "golf ball",
-    "n03888257": "parachute",
-}
-
 
 def imagenette(size: str = "160") -> Path:
     """Return the folder with train/ and val/; download and unpack it into the cache if necessary."""

@@ -7,7 +7,7 @@ so results do not depend on the number of threads.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -56,19 +56,6 @@ class InMemory:
                 image = np.asarray(decoded if self.prepare is None else self.prepare(decoded))
             self._kept[index] = (image, label)
         return self._kept[index]
-
-
-class Subset:
-    """The images of a dataset at `indices`."""
-
-    def __init__(self, dataset: Dataset, indices: Sequence[int]) -> None:
-        self.dataset, self.indices, self.classes = dataset, indices, dataset.classes
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, index: int) -> tuple[Any, int]:
-        return self.dataset[self.indices[index]]
 
 
 class Loader:
@@ -167,10 +154,10 @@ class Loader:
 
 def some_of_each_class(dataset: Dataset, transform: Transform | None, count: int) -> dict[int, np.ndarray]:
     """Return one image each of up to `count` classes, by label; damaged images are skipped."""
-    spread = range(0, len(dataset), max(1, len(dataset) // (4 * len(dataset.classes))))
+    loader = Loader(dataset, 1, transform=transform, threads=0, skip_bad=True)
+    order = np.arange(0, len(dataset), max(1, len(dataset) // (4 * len(dataset.classes))))
     found: dict[int, np.ndarray] = {}
-    for (image,), (label,) in Loader(Subset(dataset, spread), 1, transform=transform, threads=0, skip_bad=True):
-        found.setdefault(int(label), image)
-        if len(found) >= count:
-            break
+    for position in range(len(order)):
+        if len(found) < count and (sample := loader._sample(order, position, Stream())) is not None:
+            found.setdefault(int(sample[1]), sample[0])
     return dict(sorted(found.items()))

@@ -51,10 +51,6 @@ def _affine(image: Image.Image, x: tuple[float, float, float], y: tuple[float, f
     return image.transform(image.size, Image.Transform.AFFINE, x + y, _BICUBIC, fillcolor=FILL)
 
 
-def _rotate(image: Image.Image, magnitude: float, negate: bool) -> Image.Image:
-    return image.rotate(_signed(30, magnitude, negate), _BICUBIC, fillcolor=FILL)
-
-
 def _posterize(image: Image.Image, magnitude: float, _: bool) -> Image.Image:
     """Keep the upper 4 to 0 bits: one at the usual magnitude of 9, none at 10, which makes the image black.
 
@@ -62,11 +58,6 @@ def _posterize(image: Image.Image, magnitude: float, _: bool) -> Image.Image:
     """
     step = 2 ** (4 + int(magnitude / MAX_MAGNITUDE * 4))
     return image.point([value // step * step for value in range(256)] * 3)
-
-
-def _solarize(image: Image.Image, magnitude: float, _: bool) -> Image.Image:
-    """Invert values above a threshold that falls from 256 to 0."""
-    return ImageOps.solarize(image, 256 - int(magnitude / MAX_MAGNITUDE * 256))
 
 
 def _solarize_add(image: Image.Image, magnitude: float, _: bool) -> Image.Image:
@@ -79,9 +70,9 @@ OPERATIONS: dict[str, Operation] = {  # in timm's order
     "AutoContrast": lambda image, *_: ImageOps.autocontrast(image),
     "Equalize": lambda image, *_: ImageOps.equalize(image),
     "Invert": lambda image, *_: ImageOps.invert(image),
-    "Rotate": _rotate,
+    "Rotate": lambda image, *strength: image.rotate(_signed(30, *strength), _BICUBIC, fillcolor=FILL),
     "Posterize": _posterize,
-    "Solarize": _solarize,
+    "Solarize": lambda image, magnitude, _: ImageOps.solarize(image, 256 - int(magnitude / MAX_MAGNITUDE * 256)),
     "SolarizeAdd": _solarize_add,
     "Color": lambda image, *strength: ImageEnhance.Color(image).enhance(_factor(*strength)),
     "Contrast": lambda image, *strength: ImageEnhance.Contrast(image).enhance(_factor(*strength)),

@@ -15,15 +15,6 @@ from .report import report
 from .write import numbered, write_report, write_reports
 
 __all__ = [
-    "Inside",
-    "attention_sheet",
-    "block_graph",
-    "class_attention",
-    "has_class_attention",
-    "look",
-    "numbered",
-    "report",
-    "saliency",
-    "write_report",
-    "write_reports",
-]
+    "Inside", "attention_sheet", "block_graph", "class_attention", "has_class_attention", "look", "numbered", "report",
+    "saliency", "write_report", "write_reports",
+]  # fmt: skip

@@ -47,6 +47,7 @@ def attention_sheet(model: Model, images: np.ndarray, labels: Sequence[int], cla
     attention, logits = class_attention(model, images)
     p = softmax(logits, -1)
     layers = attention.shape[1]
+    resampling = Image.Resampling.NEAREST if images.shape[2] < SIDE else Image.Resampling.LANCZOS
     width, height = (layers + 1) * (SIDE + GAP) + GAP, SIDE + CAPTION + GAP
     sheet = Image.new("RGB", (width, len(images) * height + GAP), "white")
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(13)
@@ -55,21 +56,14 @@ def attention_sheet(model: Model, images: np.ndarray, labels: Sequence[int], cla
         predicted = int(p[i].argmax())
         verdict = "correct" if predicted == label else f"true class: {classes[label]}"
         draw.text((GAP, top), f"{classes[predicted]} {p[i, predicted]:.0%}, {verdict}", "black", font)
-        image = _tile(images[i])
+        image = Image.fromarray(denormalise(images[i])).resize((SIDE, SIDE), resampling)
         pictures = [image] + [overlay(image, saliency(attention[i, layer])) for layer in range(layers)]
         for j, picture in enumerate(pictures):
             sheet.paste(picture, (GAP + j * (SIDE + GAP), top + CAPTION))
     return sheet
 
 
-def _tile(pixels: np.ndarray) -> Image.Image:
-    """Turn a normalised image (3, H, W) into a picture of SIDE pixels."""
-    values = denormalise(pixels)
-    small = values.shape[0] < SIDE
-    return Image.fromarray(values).resize((SIDE, SIDE), Image.Resampling.NEAREST if small else Image.Resampling.LANCZOS)
-
-
-def overlay(image: Image.Image, heat: np.ndarray, opacity: float = 0.6, colours: np.ndarray = CIVIDIS) -> Image.Image:
-    """Draw a map from 0 to 1 in colours, half transparent over the grey image."""
+def overlay(image: Image.Image, heat: np.ndarray, colours: np.ndarray = CIVIDIS) -> Image.Image:
+    """Draw a map from 0 to 1 in colours, partly transparent over the grey image."""
     layer = Image.fromarray(colourise(heat, colours)).resize(image.size, Image.Resampling.BICUBIC)
-    return Image.blend(image.convert("L").convert("RGB"), layer, opacity)
+    return Image.blend(image.convert("L").convert("RGB"), layer, 0.6)

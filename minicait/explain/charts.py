@@ -90,11 +90,11 @@ def _marks(labels: Sequence[str], series: Mapping[str, Mapping[str, float]], bar
     return marks
 
 
-def _powers_of_ten(low: float, high: float, max_steps: int = 6) -> list[float]:
-    """Return evenly spaced powers of ten that enclose [low, high]."""
+def _powers_of_ten(low: float, high: float) -> list[float]:
+    """Return at most seven evenly spaced powers of ten that enclose [low, high]."""
     first = math.floor(math.log10(low))
     last = max(math.ceil(math.log10(high)), first + 1)
-    step = -(-(last - first) // max_steps)
+    step = -(-(last - first) // 6)
     return [10.0**power for power in range(first, last + step, step)]
 
 

@@ -77,6 +77,7 @@ def look(
     heads, patches = tokens.shape[1], tokens.shape[2] - 1
     maps = [m for m in inside.attention.values() if m.before.shape[1:] == (heads, patches, patches)]
     empty = np.zeros((0, heads, patches, patches), np.float32)  # of a model without self-attention
+    unmixed = np.eye(heads, heads + 1)  # weights, and no bias, of heads that do not talk
     modules = dict(model.named_modules())
     attention = {*inside.attention, *inside.class_attention}
 
@@ -92,14 +93,9 @@ def look(
         tokens[:, :, 0],
         np.stack([m.before[0] for m in maps]) if maps else empty,
         np.stack([m.after[0] for m in maps]) if maps else empty,
-        np.array([_identity(heads) if m.mixing is None else m.mixing for m in maps]).reshape(-1, heads, heads + 1),
+        np.array([unmixed if m.mixing is None else m.mixing for m in maps]).reshape(-1, *unmixed.shape),
         [_branch(name, kind(name), residual) for name, residual in inside.residual.items()],
     )
-
-
-def _identity(heads: int) -> np.ndarray:
-    """Mixing weights, and no bias, of heads that do not talk."""
-    return np.eye(heads, heads + 1)
 
 
 def _branch(name: str, kind: str, residual: Residual) -> Branch:

@@ -37,16 +37,6 @@ def pack(maps: np.ndarray, max_bytes: int = MAX_BYTES) -> Packed:
         layers = sorted({round(i) for i in np.linspace(len(maps) - 1, 0, fewer)})
 
 
-def unpack(packed: Packed, heads: int, patches: int) -> np.ndarray:
-    """Invert `pack`, as the page does."""
-    content = zlib.decompress(base64.b64decode(packed.text))
-    shape = (len(packed.layers), heads, patches)
-    count = int(np.prod(shape))
-    low, span = np.frombuffer(content, "<f2", 2 * count).astype(np.float32).reshape(2, *shape)
-    codes = np.frombuffer(content, np.uint8, offset=4 * count).reshape(*shape, patches)
-    return low[..., None] + codes * (span / packed.steps)[..., None]
-
-
 def _deflated(maps: np.ndarray, steps: int) -> bytes:
     low = maps.min(axis=-1).astype("<f2")
     span = (maps.max(axis=-1) - low.astype(np.float32)).astype("<f2")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -15,10 +15,10 @@ from .inside import Inside
 MIN_SIDE, TILE, GAP, CAPTION = 224, 112, 6, 18  # pixels: sides of a picture and of a tile in a sheet, margins
 
 
-def enlarged(inside: Inside, min_side: int = MIN_SIDE) -> Image.Image:
+def enlarged(inside: Inside) -> Image.Image:
     """Return the image; small ones are enlarged by repeating pixels."""
     image = Image.fromarray(inside.image)
-    factor = -(-min_side // min(image.size))
+    factor = -(-MIN_SIDE // min(image.size))
     return image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
 
 
@@ -35,31 +35,25 @@ def pictures(inside: Inside) -> Iterator[tuple[str, Image.Image]]:
     yield "image", enlarged(inside)
     layers, heads = inside.class_attention.shape[:2]
     titles = [*(f"head {h + 1}" for h in range(heads)), "mean"]
-    rows = [[*layer, layer.mean(axis=0)] for layer in inside.class_attention]
-    yield "class-attention", _sheet(inside, titles, [f"layer C{i + 1}" for i in range(layers)], rows)
+    rows = {f"layer C{i}": [*layer, layer.mean(axis=0)] for i, layer in enumerate(inside.class_attention, 1)}
+    yield "class-attention", _sheet(inside, titles, rows)
     for layer in range(layers):
         yield f"saliency-{layer + 1}", saliency_picture(inside, layer)
     if len(inside.before):
         titles = [f"{when} {h + 1}" for when in ("before", "after") for h in range(heads)]
         both = np.concatenate([inside.before, inside.after], axis=1)[:, :, inside.start]
         maps = both.reshape(*both.shape[:2], *inside.grid)
-        names = [f"layer {i + 1}" for i in range(len(maps))]
-        yield "self-attention", _sheet(inside, titles, names, list(maps), inside.start, signed=heads)
+        rows = {f"layer {i}": list(layer) for i, layer in enumerate(maps, 1)}
+        yield "self-attention", _sheet(inside, titles, rows, signed=heads)
     for name, chart in zip(("layer-scale", "residual-ratio"), charts(inside), strict=True):
         yield name, as_picture(chart)
 
 
 def _sheet(
-    inside: Inside,
-    titles: Sequence[str],
-    names: Sequence[str],
-    rows: Sequence[Sequence[np.ndarray]],
-    patch: int = -1,
-    signed: int | None = None,
+    inside: Inside, titles: Sequence[str], rows: Mapping[str, Sequence[np.ndarray]], signed: int | None = None
 ) -> Image.Image:
-    """Draw maps over the image, a row per layer, with a frame around `patch` if it is given.
-
-    From column `signed` on, values are signed, and 0 is white.
+    """Draw maps over the image, a row per layer. If they are attention of a patch, a frame shows it, and from column
+    `signed` on, values are signed, and 0 is white.
     """
     image = enlarged(inside)
     image = image.resize((TILE * image.width // image.height, TILE))
@@ -68,7 +62,7 @@ def _sheet(
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(12)
     for column, title in enumerate(titles):
         draw.text((left + column * width, 2), title, "black", font)
-    for row, (name, maps) in enumerate(zip(names, rows, strict=True)):
+    for row, (name, maps) in enumerate(rows.items()):
         top = CAPTION + row * (TILE + GAP)
         draw.text((4, top + TILE // 2 - 8), name, "black", font)
         for column, values in enumerate(maps):
@@ -76,8 +70,8 @@ def _sheet(
             is_signed = signed is not None and column >= signed
             heat, colours = (rescale_around_zero(values), DIVERGING) if is_signed else (rescale(values), CIVIDIS)
             sheet.paste(overlay(image, heat, colours=colours), corner)
-            if patch >= 0:
+            if signed is not None:
                 high, wide = TILE / inside.grid[0], image.width / inside.grid[1]
-                x, y = corner[0] + patch % inside.grid[1] * wide, top + patch // inside.grid[1] * high
+                x, y = corner[0] + inside.start % inside.grid[1] * wide, top + inside.start // inside.grid[1] * high
                 draw.rectangle((x, y, x + wide, y + high), outline="black" if is_signed else "white")
     return sheet

@@ -14,26 +14,14 @@ from typing import Any, ClassVar
 from autograd import Tensor, ops
 from autograd.random import Stream
 
-from ..nn import (
-    ClassAttention,
-    DropPath,
-    LayerNorm,
-    LayerScale,
-    Linear,
-    Mlp,
-    Module,
-    Parameter,
-    PatchEmbed,
-    TalkingHeadsAttention,
-    residual,
-    stochastic_depth,
-)
+from .. import nn
+from ..nn import residual, stochastic_depth
 from ..nn.layers import truncated_normal
 from .model import Config, Cost, Family, LazyTensor, Model, Outputs, Published
 from .positions import resized_positions
 
 
-class SelfAttentionBlock(Module):
+class SelfAttentionBlock(nn.Module):
     """SA + FFN with LayerScale and stochastic depth, eq. 4 and Fig. 1 (d):
 
     x' = x  + diag(lambda)  SA(norm1(x))
@@ -43,30 +31,30 @@ class SelfAttentionBlock(Module):
     def __init__(
         self, dim: int, heads: int, mlp_ratio: float, layer_scale: float, drop_path: float, stream: Stream
     ) -> None:
-        self.gamma_1 = LayerScale(dim, layer_scale)
-        self.gamma_2 = LayerScale(dim, layer_scale)
-        self.norm1 = LayerNorm(dim)
-        self.attn = TalkingHeadsAttention(dim, heads, stream.named("attn"))
-        self.drop_path_1 = DropPath(drop_path, f"{stream.purpose}/drop_path_1")
-        self.norm2 = LayerNorm(dim)
-        self.mlp = Mlp(dim, int(dim * mlp_ratio), stream.named("mlp"))
-        self.drop_path_2 = DropPath(drop_path, f"{stream.purpose}/drop_path_2")
+        self.gamma_1 = nn.LayerScale(dim, layer_scale)
+        self.gamma_2 = nn.LayerScale(dim, layer_scale)
+        self.norm1 = nn.LayerNorm(dim)
+        self.attn = nn.TalkingHeadsAttention(dim, heads, stream.named("attn"))
+        self.drop_path_1 = nn.DropPath(drop_path, f"{stream.purpose}/drop_path_1")
+        self.norm2 = nn.LayerNorm(dim)
+        self.mlp = nn.Mlp(dim, int(dim * mlp_ratio), stream.named("mlp"))
+        self.drop_path_2 = nn.DropPath(drop_path, f"{stream.purpose}/drop_path_2")
 
     def forward(self, x: Tensor) -> Tensor:
         x = residual(x, self.attn, self.norm1, self.gamma_1, self.drop_path_1)
         return residual(x, self.mlp, self.norm2, self.gamma_2, self.drop_path_2)
 
 
-class ClassAttentionBlock(Module):
+class ClassAttentionBlock(nn.Module):
     """CA + FFN with LayerScale, eqs. 5-9: only the class token changes, the patches stay as they are."""
 
     def __init__(self, dim: int, heads: int, mlp_ratio: float, layer_scale: float, stream: Stream) -> None:
-        self.gamma_1 = LayerScale(dim, layer_scale)
-        self.gamma_2 = LayerScale(dim, layer_scale)
-        self.norm1 = LayerNorm(dim)
-        self.attn = ClassAttention(dim, heads, stream.named("attn"))
-        self.norm2 = LayerNorm(dim)
-        self.mlp = Mlp(dim, int(dim * mlp_ratio), stream.named("mlp"))
+        self.gamma_1 = nn.LayerScale(dim, layer_scale)
+        self.gamma_2 = nn.LayerScale(dim, layer_scale)
+        self.norm1 = nn.LayerNorm(dim)
+        self.attn = nn.ClassAttention(dim, heads, stream.named("attn"))
+        self.norm2 = nn.LayerNorm(dim)
+        self.mlp = nn.Mlp(dim, int(dim * mlp_ratio), stream.named("mlp"))
 
     def forward(self, cls: Tensor, patches: Tensor) -> Tensor:
         cls = residual(cls, self.attn, self.norm1, self.gamma_1, reads=ops.concat([cls, patches], axis=1))
@@ -148,9 +136,9 @@ class CaiT(Model):
             mlp_ratio=mlp_ratio,
         )  # fmt: skip
         stream = Stream(seed, "cait")
-        self.cls_token = Parameter(truncated_normal((1, 1, dim), stream.named("cls_token")))
-        self.pos_embed = Parameter(truncated_normal((1, self.config.patches, dim), stream.named("pos_embed")))
-        self.patch_embed = PatchEmbed(patch_size, dim, stream=stream.named("patch_embed"))
+        self.cls_token = nn.Parameter(truncated_normal((1, 1, dim), stream.named("cls_token")))
+        self.pos_embed = nn.Parameter(truncated_normal((1, self.config.patches, dim), stream.named("pos_embed")))
+        self.patch_embed = nn.PatchEmbed(patch_size, dim, stream=stream.named("patch_embed"))
         self.blocks = [
             SelfAttentionBlock(dim, heads, mlp_ratio, layer_scale, drop_path_rate, stream.named(f"blocks.{i}"))
             for i in range(depth)
@@ -159,8 +147,8 @@ class CaiT(Model):
             ClassAttentionBlock(dim, heads, mlp_ratio, layer_scale, stream.named(f"blocks_token_only.{i}"))
             for i in range(depth_token_only)
         ]
-        self.norm = LayerNorm(dim)
-        self.head = Linear(dim, num_classes, stream=stream.named("head"))
+        self.norm = nn.LayerNorm(dim)
+        self.head = nn.Linear(dim, num_classes, stream=stream.named("head"))
 
     def outputs(self, images: Any) -> Outputs:
         features = self.features(images)
@@ -191,25 +179,20 @@ class CaiT(Model):
         # the weights hold what LayerScale has learned; stochastic depth matters only to further training
         preset = next((p for p in PRESETS.values() if (p.dim, p.depth) == (dim, depth)), None)
         return CaiTConfig(
-            num_classes=shapes["head.weight"][0],
-            img_size=(math.isqrt(tokens) * patch,) * 2,
-            patch_size=patch,
-            dim=dim,
-            depth=depth,
-            heads=shapes["blocks.0.attn.proj_l.weight"][0],
-            depth_token_only=depth_token_only,
-            layer_scale=1e-5,
-            drop_path_rate=0.0 if preset is None else preset.drop_path_rate,
+            num_classes=shapes["head.weight"][0], img_size=(math.isqrt(tokens) * patch,) * 2, patch_size=patch, dim=dim,
+            depth=depth, heads=shapes["blocks.0.attn.proj_l.weight"][0], depth_token_only=depth_token_only,
+            layer_scale=1e-5, drop_path_rate=0.0 if preset is None else preset.drop_path_rate,
             mlp_ratio=shapes["blocks.0.mlp.fc1.weight"][0] / dim,
-        )
+        )  # fmt: skip
 
     def describe(self) -> str:
         c = self.config
         return f"{c.depth} + {c.depth_token_only} blocks of {c.dim}, patches of {c.patch_size}"
 
 
-# Table 3: dim, depth, LayerScale epsilon (the official code's), drop rate of stochastic depth, resolutions
-_PAPER: dict[str, tuple[int, int, float, float, tuple[int, ...]]] = {
+# dim, depth, LayerScale epsilon, drop rate of stochastic depth, resolutions
+_SIZES = {
+    # Table 3, with the official code's epsilon
     "xxs24": (192, 24, 1e-5, 0.1, (224, 384)),
     "xxs36": (192, 36, 1e-5, 0.1, (224, 384)),
     "xs24": (288, 24, 1e-5, 0.1, (224, 384)),
@@ -220,20 +203,17 @@ _PAPER: dict[str, tuple[int, int, float, float, tuple[int, ...]]] = {
     "m24": (768, 24, 1e-5, 0.2, (224, 384)),
     "m36": (768, 36, 1e-6, 0.3, (224, 384)),
     "m48": (768, 48, 1e-6, 0.4, (224, 448)),
-}
-# ours, for small images: an eighth of the side as patch, so 64 tokens
-_SMALL: dict[str, tuple[int, int, float, float, tuple[int, ...]]] = {
+    # ours, for small images: an eighth of the side as patch, so 64 tokens
     "tiny": (96, 6, 0.1, 0.0, (32, 64)),
     "small": (192, 12, 0.1, 0.05, (32, 64)),
 }
 
 PRESETS = {
     f"cait_{name}_{size}": CaiTConfig(
-        num_classes=1000, img_size=(size, size), patch_size=size // 8 if table is _SMALL else 16, dim=dim, depth=depth,
+        num_classes=1000, img_size=(size, size), patch_size=min(16, size // 8), dim=dim, depth=depth,
         heads=dim // 48, depth_token_only=2, layer_scale=epsilon, drop_path_rate=drop, mlp_ratio=4.0,
     )
-    for table in (_PAPER, _SMALL)
-    for name, (dim, depth, epsilon, drop, sizes) in table.items()
+    for name, (dim, depth, epsilon, drop, sizes) in _SIZES.items()
     for size in sizes
 }  # fmt: skip
 PUBLISHED = {

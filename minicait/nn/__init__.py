@@ -8,21 +8,7 @@ from .module import Buffer, Module, Parameter, evaluation_mode
 from .residual import residual, stochastic_depth
 
 __all__ = [
-    "Branch",
-    "Buffer",
-    "ClassAttention",
-    "DropPath",
-    "Dropout",
-    "LayerNorm",
-    "LayerScale",
-    "Linear",
-    "Mlp",
-    "Module",
-    "MultiHeadAttention",
-    "Parameter",
-    "PatchEmbed",
-    "TalkingHeadsAttention",
-    "evaluation_mode",
-    "residual",
+    "Branch", "Buffer", "ClassAttention", "DropPath", "Dropout", "LayerNorm", "LayerScale", "Linear", "Mlp", "Module",
+    "MultiHeadAttention", "Parameter", "PatchEmbed", "TalkingHeadsAttention", "evaluation_mode", "residual",
     "stochastic_depth",
-]
+]  # fmt: skip

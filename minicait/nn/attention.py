@@ -14,11 +14,15 @@ from .record import observer
 class Attention(Branch):
     """An attention branch: what the heads gather, then the projection `proj`."""
 
+    heads: int
     proj: Linear
 
     @property
     def last(self) -> Linear:
         return self.proj
+
+    def describe(self) -> str:
+        return f"{self.heads} heads"
 
 
 class MultiHeadAttention(Attention):
@@ -34,15 +38,13 @@ class MultiHeadAttention(Attention):
         q, k, v = ops.split(self.qkv(x), 3, -1)
         return ops.attention(q, k, v, self.heads, observe=observer(self))
 
-    def describe(self) -> str:
-        return f"{self.heads} heads"
-
 
 class TalkingHeadsAttention(Attention):
     """SA with talking heads: `proj_l` mixes the heads' scores before the softmax, `proj_w` their maps after it."""
 
     def __init__(self, dim: int, heads: int, stream: Stream | None = None) -> None:
         stream = stream or random.unnamed()
+        self.heads = heads
         self.qkv = Linear(dim, 3 * dim, stream=stream.named("qkv"))
         self.proj = Linear(dim, dim, stream=stream.named("proj"))
         self.proj_l = Linear(heads, heads, stream=stream.named("proj_l"))
@@ -52,9 +54,6 @@ class TalkingHeadsAttention(Attention):
         before, after = self.proj_l, self.proj_w
         mixing = before.weight, before.bias, after.weight, after.bias
         return ops.talking_heads_attention(self.qkv(x), *mixing, observe=observer(self, mixing=after))
-
-    def describe(self) -> str:
-        return f"{self.proj_l.weight.shape[0]} heads"
 
 
 class ClassAttention(Attention):
@@ -79,6 +78,3 @@ class ClassAttention(Attention):
         """z (B, 1 + N, d), the class token first; returns (B, 1, d)."""
         q, k, v = self.q(z[:, :1]), self.k(z), self.v(z)
         return ops.attention(q, k, v, self.heads, observe=observer(self, of_class_token=True))
-
-    def describe(self) -> str:
-        return f"{self.heads} heads"

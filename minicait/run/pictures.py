@@ -69,13 +69,13 @@ def _label(value: float) -> str:
     return said if len(said) <= 6 else f"{value:.2g}"
 
 
-def batch_picture(images: np.ndarray, columns: int = 8, least_side: int = 64) -> Image.Image:
-    """Normalised images (B, 3, H, W) side by side."""
+def batch_picture(images: np.ndarray, columns: int = 8) -> Image.Image:
+    """Normalised images (B, 3, H, W) side by side, each at least 64 pixels wide."""
     pixels = denormalise(images)
     whole = max(columns, len(pixels) // columns * columns)
     rows = [np.concatenate(list(pixels[i : i + columns]), axis=1) for i in range(0, min(whole, len(pixels)), columns)]
     sheet = Image.fromarray(np.concatenate(rows, axis=0))
-    factor = max(1, -(-least_side // images.shape[-1]))
+    factor = max(1, -(-64 // images.shape[-1]))
     return sheet.resize((sheet.width * factor, sheet.height * factor), Image.Resampling.NEAREST)
 
 

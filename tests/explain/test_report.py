@@ -1,7 +1,9 @@
 """The report: one file without requests, with the numbers of `record`; bad input is one sentence."""
 
+import base64
 import json
 import re
+import zlib
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -15,7 +17,7 @@ from minicait.data.picture import normalise
 from minicait.explain import block_graph, look, report, write_report
 from minicait.explain.charts import charts
 from minicait.explain.colours import DIVERGING, colourise, rescale_around_zero
-from minicait.explain.packing import STEPS, pack, unpack
+from minicait.explain.packing import STEPS, Packed, pack
 from minicait.explain.pictures import saliency_picture
 from minicait.files.tensorfile import write_tensors
 from minicait.models.cait import CaiT
@@ -106,6 +108,16 @@ def test_look_leaves_the_model_as_it_was(model, image):
     with pytest.raises(ValueError, match="not finite"):
         look(model, image)
     model.head.bias.data[2] = 0
+
+
+def unpack(packed: Packed, heads: int, patches: int) -> np.ndarray:
+    """Invert `pack`, as the page does."""
+    content = zlib.decompress(base64.b64decode(packed.text))
+    shape = (len(packed.layers), heads, patches)
+    count = int(np.prod(shape))
+    low, span = np.frombuffer(content, "<f2", 2 * count).astype(np.float32).reshape(2, *shape)
+    codes = np.frombuffer(content, np.uint8, offset=4 * count).reshape(*shape, patches)
+    return low[..., None] + codes * (span / packed.steps)[..., None]
 
 
 @pytest.mark.parametrize("sharpness", [0.01, 1, 20])

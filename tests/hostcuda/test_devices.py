@@ -16,6 +16,7 @@ from minicait.optim import AdamW
 from minicait.train import Recipe, Trainer, evaluate, predict, value_and_grad
 from minicait.train.checkpoint import load_checkpoint, save_checkpoint
 from tests import hostcuda
+from tests.engine.test_devices import assert_same_on
 from tests.hostcuda.test_training import FULL, SMALL, batch, loaders  # noqa: F401  (a fixture)
 
 pytestmark = pytest.mark.hostcuda
@@ -77,7 +78,7 @@ def test_the_current_device_is_a_matter_of_the_thread(cp):
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_case_on_the_second_gpu(case, away):
-    case.assert_same_on("cuda:1", np.float32)
+    assert_same_on(case, "cuda:1", np.float32)
 
 
 def test_cuda_is_where_work_was_last(cp):

@@ -7,6 +7,7 @@ import autograd as ag
 from autograd import Tensor, ops
 from autograd.cases import CASES
 from tests import hostcuda
+from tests.engine.test_devices import assert_same_on
 
 pytestmark = pytest.mark.hostcuda
 
@@ -14,14 +15,14 @@ pytestmark = pytest.mark.hostcuda
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_case(case, dtype):
-    case.assert_same_on("cuda", dtype)
+    assert_same_on(case, "cuda", dtype)
 
 
 @pytest.mark.parametrize("schedule", ["forwards", "backwards"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_case_with_warps_in_another_order(case, schedule):
     with hostcuda.schedule(schedule), hostcuda.guarded():
-        case.assert_same_on("cuda", np.float32)
+        assert_same_on(case, "cuda", np.float32)
 
 
 def test_the_probe_finds_a_device(cp):
