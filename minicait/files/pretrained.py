@@ -31,7 +31,7 @@ def load_model(
     changed = info.config.changed(img_size=img_size, num_classes=None if classes is None else len(classes))
     model = family_named(info.family).model.from_config(changed, seed)
     children = dict(model.named_modules())
-    new_heads = {name: {key: x.copy() for key, x in children[name].state_dict().items()} for name in model.heads}
+    new_heads = {name: {key: x.copy() for key, x in children[name].state_dict().items()} for name in model.classifiers}
     load_weights(model, file.path, new_head=classes is not None)
     if classes is not None and info.class_names != list(classes):
         for name, state in new_heads.items():

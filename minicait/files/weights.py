@@ -121,7 +121,7 @@ def _skipped_heads(file: WeightFile, model: Module, new_head: bool) -> set[str]:
     if not isinstance(model, Model):
         return set()
     skipped = set()
-    for head in model.heads:
+    for head in model.classifiers:
         shape = file.shapes.get(f"{head}.weight")
         if shape is not None and len(shape) == 2 and shape[0] != model.num_classes and not new_head:
             raise ValueError(

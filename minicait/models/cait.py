@@ -15,7 +15,7 @@ from autograd import Tensor, ops
 from autograd.random import Stream
 
 from .. import nn
-from ..nn import residual, stochastic_depth
+from ..nn import drop_paths_drawn, residual
 from ..nn.layers import truncated_normal
 from .model import Config, Cost, Family, LazyTensor, Model, Outputs, Published
 from .positions import resized_positions
@@ -113,7 +113,7 @@ class CaiT(Model):
     """
 
     config: CaiTConfig
-    config_type = CaiTConfig
+    config_type: ClassVar[type[Config]] = CaiTConfig
     no_decay = frozenset({"pos_embed", "cls_token"})
 
     def __init__(
@@ -131,8 +131,8 @@ class CaiT(Model):
         seed: int = 0,
     ) -> None:
         self.config = self.configure(
-            num_classes=num_classes, img_size=img_size, patch_size=patch_size, dim=dim, depth=depth, heads=heads,
-            depth_token_only=depth_token_only, layer_scale=layer_scale, drop_path_rate=drop_path_rate,
+            CaiTConfig, num_classes=num_classes, img_size=img_size, patch_size=patch_size, dim=dim, depth=depth,
+            heads=heads, depth_token_only=depth_token_only, layer_scale=layer_scale, drop_path_rate=drop_path_rate,
             mlp_ratio=mlp_ratio,
         )  # fmt: skip
         stream = Stream(seed, "cait")
@@ -157,7 +157,7 @@ class CaiT(Model):
     def features(self, images: Any) -> Tensor:
         """The normalised class token (B, dim), which the head classifies."""
         patches = self.patch_embed(self.checked(images)) + self.pos_embed
-        with stochastic_depth(self, patches):
+        with drop_paths_drawn(self, patches):
             for block in self.blocks:
                 patches = block(patches)
         cls = ops.broadcast_to(self.cls_token, (patches.shape[0], 1, patches.shape[2]))

@@ -119,14 +119,14 @@ class LazyTensor(NamedTuple):
 class Model(Module):
     """Images (B, 3, H, W) to logits (B, K). Subclasses define `outputs`, and set `config` first in `__init__`.
 
-    no_decay   parameters without weight decay, by the last part of their name; everything 1-d goes without, too
-    heads      names of the layers whose outputs are classes, to be replaced for other classes
+    no_decay     parameters without weight decay, by the last part of their name; everything 1-d goes without, too
+    classifiers  names of the layers whose outputs are classes, to be replaced for other classes
     """
 
     config: Any
     config_type: ClassVar[type[Config]]
     no_decay: ClassVar[frozenset[str]] = frozenset()
-    heads: ClassVar[tuple[str, ...]] = ("head",)
+    classifiers: ClassVar[tuple[str, ...]] = ("head",)
 
     def outputs(self, images: Any) -> Outputs:
         raise TypeError(f"{type(self).__name__} needs a method outputs(self, images)")
@@ -139,10 +139,10 @@ class Model(Module):
         return cls(**asdict(config) | {"seed": seed})
 
     @classmethod
-    def configure(cls, **sizes: Any) -> Any:
-        """The checked configuration; an error names the model."""
+    def configure(cls, kind: type[Config] | None = None, **sizes: Any) -> Any:
+        """The checked configuration, of the model's own kind by default; an error names the model."""
         try:
-            return cls.config_type(**sizes)
+            return (kind or cls.config_type)(**sizes)
         except ValueError as error:
             raise ValueError(f"{cls.__name__}: {error}") from None
 

@@ -14,6 +14,7 @@ from autograd.random import Stream
 
 from ..nn import LayerScale, MultiHeadAttention, Parameter
 from .cait import CaiT, CaiTConfig
+from .model import Cost
 
 
 class Residual(NamedTuple):
@@ -70,6 +71,7 @@ class Variant(CaiT):
     """
 
     config: VariantConfig
+    config_type = VariantConfig
     blocks: Any  # their norms and scales may be None
     blocks_token_only: Any
 
@@ -82,15 +84,12 @@ class Variant(CaiT):
         seed: int = 0,
         **sizes: Any,
     ) -> None:
-        super().__init__(**sizes, drop_path_rate=0.0, seed=seed)
+        super().__init__(**{**sizes, "drop_path_rate": 0.0}, seed=seed)
         own = {**vars(self.config), "residual": residual, "talking_heads": talking_heads, "pooling": pooling}
         if pooling != "class_attention":
             own["depth_token_only"] = 0
             self.blocks_token_only = []
-        try:
-            self.config = VariantConfig(**own, insert_at=insert_at)
-        except ValueError as error:
-            raise ValueError(f"Variant: {error}") from None
+        self.config = self.configure(VariantConfig, **own, insert_at=insert_at)
         if pooling == "average":
             del self.cls_token
         # CaiT's own blocks, and so its own initial weights, with other norms, scales and attention
@@ -120,6 +119,10 @@ class Variant(CaiT):
         for block in self.blocks_token_only:
             cls = block(cls, x)
         return self.norm(cls[:, 0])
+
+    def cost(self) -> Cost:
+        """About that of CaiT, but for the number of parameters."""
+        return super().cost()._replace(parameters=self.parameter_count())
 
     def _class_tokens(self, x: Tensor) -> Tensor:
         """One per image. (ViT adds a learned position to it; the sum of two learned vectors is one.)"""

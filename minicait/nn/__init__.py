@@ -5,10 +5,24 @@ adds a branch to the main path, `record` looks inside.
 from .attention import ClassAttention, MultiHeadAttention, TalkingHeadsAttention
 from .layers import Branch, Dropout, DropPath, LayerNorm, LayerScale, Linear, Mlp, PatchEmbed
 from .module import Buffer, Module, Parameter, evaluation_mode
-from .residual import residual, stochastic_depth
+from .residual import drop_paths_drawn, residual
 
 __all__ = [
-    "Branch", "Buffer", "ClassAttention", "DropPath", "Dropout", "LayerNorm", "LayerScale", "Linear", "Mlp", "Module",
-    "MultiHeadAttention", "Parameter", "PatchEmbed", "TalkingHeadsAttention", "evaluation_mode", "residual",
-    "stochastic_depth",
+    "Branch",
+    "Buffer",
+    "ClassAttention",
+    "DropPath",
+    "Dropout",
+    "LayerNorm",
+    "LayerScale",
+    "Linear",
+    "Mlp",
+    "Module",
+    "MultiHeadAttention",
+    "Parameter",
+    "PatchEmbed",
+    "TalkingHeadsAttention",
+    "drop_paths_drawn",
+    "evaluation_mode",
+    "residual",
 ]  # fmt: skip

@@ -45,14 +45,14 @@ class Module:
     couples_samples: bool = False
     _calls: int = 0
 
-    def forward(self, *args: Any) -> Tensor:
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         raise TypeError(f"{type(self).__name__} needs a method forward(self, ...)")
 
-    def __call__(self, *args: Any) -> Tensor:
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         if not self.training or random.current() is not None:
-            return self.forward(*args)
+            return self.forward(*args, **kwargs)
         with random.using(self.next_stream()):
-            return self.forward(*args)
+            return self.forward(*args, **kwargs)
 
     def next_stream(self) -> random.Stream:
         """Random stream for a training call outside of `random.using`: a new one for every call."""

@@ -2,7 +2,7 @@
 
 A block says which branch, norm and scale (eq. 4). How the sum is computed lives here: the branch's last linear layer,
 the scale and the sum are one fused operation, samples whose branch stochastic depth drops are not computed at all, and
-`record` sees both sides.
+`record` sees both sides where no sample is dropped.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _kept(drop_path: DropPath, x: Tensor) -> Rows:
 
 
 @contextmanager
-def stochastic_depth(model: Module, x: Tensor) -> Iterator[None]:
+def drop_paths_drawn(model: Module, x: Tensor) -> Iterator[None]:
     """Draw for all branches of `model` at once which samples keep them, so that a GPU gets them in one copy."""
     if x.device == "cpu":
         yield

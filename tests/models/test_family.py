@@ -32,7 +32,7 @@ def test_every_name(name):
     assert type(model) is family.model and models.family_of(model) is family and model.config == shallow
     assert model.parameter_count() == model.cost().parameters == shallow.cost().parameters
     assert (model.num_classes, model.img_size, model.grid) == (10, config.img_size, config.grid)
-    assert set(model.heads) <= {path for path, _ in model.named_modules()}
+    assert set(model.classifiers) <= {path for path, _ in model.named_modules()}
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)

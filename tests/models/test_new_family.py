@@ -61,7 +61,7 @@ class PatchMlp(Model):
     """Nothing of CaiT: no attention, no class token, no positions, and a classifier of another name."""
 
     config_type = PatchMlpConfig
-    heads = ("classifier",)
+    classifiers = ("classifier",)
 
     def __init__(self, num_classes, img_size, patch_size, dim, depth, drop_path_rate, hidden, seed=0):
         self.config = self.configure(

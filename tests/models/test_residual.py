@@ -201,7 +201,7 @@ class Stack(nn.Module):
         self.drawn_at_once = drawn_at_once
 
     def forward(self, x):
-        with nn.stochastic_depth(self, x) if self.drawn_at_once else nullcontext():
+        with nn.drop_paths_drawn(self, x) if self.drawn_at_once else nullcontext():
             for block in self.blocks:
                 x = block(x)
         return x
@@ -238,12 +238,12 @@ def test_what_was_drawn_is_forgotten(monkeypatch):
     with stand_in_cupy.installed(monkeypatch):
         stack = Stack().to("cuda")
         x = ops.to_device(tokens(), "cuda")
-        with random.using(Stream(seed=5)), nn.stochastic_depth(stack, x):
+        with random.using(Stream(seed=5)), nn.drop_paths_drawn(stack, x):
             first = run(stack.blocks[0], x).numpy()
-        with pytest.raises(ZeroDivisionError), random.using(Stream(seed=5)), nn.stochastic_depth(stack, x):
+        with pytest.raises(ZeroDivisionError), random.using(Stream(seed=5)), nn.drop_paths_drawn(stack, x):
             raise ZeroDivisionError
         after = run(stack.blocks[0], x).numpy()
         np.testing.assert_array_equal(after, run(Stack(False).to("cuda").blocks[0], x).numpy())
         assert not np.array_equal(first, after)
-        with nn.stochastic_depth(stack.eval(), x):
+        with nn.drop_paths_drawn(stack.eval(), x):
             assert stack.blocks[0](x).shape == x.shape
