@@ -15,7 +15,6 @@ from tqdm import tqdm
 
 from autograd import ops
 from minicait import create_model
-from minicait.cli.guard import guarded
 from minicait.data import InMemory, Loader, Shapes
 from minicait.optim import AdamW, clip_gradients, learning_rate
 from minicait.train import evaluate, value_and_grad
@@ -51,4 +50,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(main, "train_cait"))
+    sys.exit(main())
