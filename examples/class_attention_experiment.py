@@ -1,12 +1,12 @@
-"""Where should the class come from? Class attention, a class token from some layer on, or the mean of the patches.
+"""Compare three sources of the class: class attention, a class token among the patches, or the mean of the patches.
 
     python examples/class_attention_experiment.py --quick                          # a minute, to see it work
     python examples/class_attention_experiment.py --machine "two cores of a ..."   # docs/results/class_attention.json
 
-The paper's Table 2 in miniature, as there without LayerScale and with plain heads: images of ten shapes at 24 pixels,
-6 layers instead of 12, 32 channels instead of 384 (with first weights scaled as if they were 384), some hundred steps.
-For each model it measures the accuracy on images that the model has not seen, and how much of the class token's
-attention falls on the object, for every layer in which there is one.
+The paper's Table 2 in miniature, like it without LayerScale and with plain heads: images of ten shapes at 24 pixels,
+6 layers instead of 12, 32 channels instead of 384 (with initial weights scaled as if they were 384), a few hundred
+steps. For each model it measures the validation accuracy, and the share of the class token's attention that falls on
+the object, in every layer with a class token.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ def make(row: str, seed: int, talking_heads: bool = False) -> Variant:
 
 
 def covered(shapes: Shapes, count: int, patch: int) -> np.ndarray:
-    """(count, patches): how much of each patch is object."""
+    """Share of each patch that the object covers, (count, patches)."""
     masks = np.stack([shapes.mask(i) for i in range(count)]).astype(np.float64)
     side = shapes.size // patch
     return masks.reshape(count, side, patch, side, patch).mean(axis=(2, 4)).reshape(count, -1)
 
 
 def looks(model: Variant, images: np.ndarray) -> dict[str, np.ndarray]:
-    """(B, patches) by layer: what the class token takes from each patch, the mean over heads."""
+    """Attention of the class token to each patch, the mean over heads: (B, patches) by layer."""
     with ag.no_grad(), blas_threads(1), minicait.record(model) as inside:
         model(images)
     maps = {name: m.before for name, m in inside.attention.items() if m.before.shape[-1] > model.pos_embed.shape[1]}
@@ -76,14 +76,14 @@ def looks(model: Variant, images: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def shares(model: Variant, shapes: Shapes, images: np.ndarray) -> dict[str, float]:
-    """By layer, the share of that which is on the object, as in minicait.train.attention_inside."""
+    """Share of this attention that falls on the object, by layer, as in minicait.train.attention_inside."""
     on_object = covered(shapes, len(images), model.config.patch_size)
     return {name: float(((a * on_object).sum(1) / a.sum(1)).mean()) for name, a in looks(model, images).items()}
 
 
 @cache
 def data(images: int, seed: int) -> tuple[Shapes, Batch]:
-    """Drawn once for all trainings in a process."""
+    """Shapes and all their images as one batch, drawn once per process."""
     shapes = Shapes(images, SIZES["img_size"], seed, "easy")
     return shapes, whole(shapes)
 
@@ -100,17 +100,17 @@ def run(job: Job) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3, help="how many, from 0 (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=300, help="of training (default: %(default)s)")
-    parser.add_argument("--lr", type=float, default=2e-3, help="at the peak (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds, from 0 (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=300, help="training steps (default: %(default)s)")
+    parser.add_argument("--lr", type=float, default=2e-3, help="peak learning rate (default: %(default)s)")
     parser.add_argument("--batch-size", type=int, default=32, help="(default: %(default)s)")
-    parser.add_argument("--images", type=int, default=2000, help="to train on (default: %(default)s)")
+    parser.add_argument("--images", type=int, default=2000, help="training images (default: %(default)s)")
     parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS), metavar="ROW",
                         help="(default: all)")  # fmt: skip
     parser.add_argument("--talking-heads", action="store_true", help="mix the heads of self-attention, as CaiT does")
     parser.add_argument("--quick", action="store_true", help="one seed, 40 steps; writes nothing")
-    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="(default: one for each CPU)")
-    parser.add_argument("--machine", default="not named", help="what to write about it")
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="(default: one per CPU)")
+    parser.add_argument("--machine", default="not named", help="description of this machine, for the file")
     parser.add_argument("--out", type=Path, default=Path("docs/results/class_attention.json"),
                         help="(default: %(default)s)")  # fmt: skip
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""How deep can it go? The same training at several depths, with residual branches added in several ways.
+"""Train at several depths, with several kinds of residual branches: how deep can a transformer go?
 
     python examples/depth_experiment.py --quick                          # a minute, to see it work
     python examples/depth_experiment.py --machine "two cores of a ..."   # writes docs/results/depth.json
@@ -52,12 +52,12 @@ class Job(NamedTuple):
 
 
 def epsilon(depth: int) -> float:
-    """Where LayerScale starts: 0.1 up to depth 18, 1e-5 up to 24, 1e-6 for what is deeper (section 2)."""
+    """Initial value of LayerScale: 0.1 up to depth 18, 1e-5 up to 24, 1e-6 beyond (section 2)."""
     return 0.1 if depth <= 18 else 1e-5 if depth <= 24 else 1e-6
 
 
 def make(residual: str, depth: int, seed: int) -> Variant:
-    """With plain heads, as in Table 1, and the mean of the patches, so that all there is to see is in the blocks."""
+    """A model with plain heads, as in Table 1, and the mean of the patches: only the blocks differ."""
     of_depth: dict[str, Any] = {"depth": depth, "layer_scale": epsilon(depth)}
     model = Variant(residual, talking_heads=False, pooling="average", seed=seed, **SIZES, **of_depth)
     like_width(model, 384)
@@ -66,7 +66,7 @@ def make(residual: str, depth: int, seed: int) -> Variant:
 
 @cache
 def data(images: int, seed: int) -> Batch:
-    """Drawn once for all trainings in a process."""
+    """All images as one batch, drawn once per process."""
     return whole(Shapes(images, SIZES["img_size"], seed, "easy"))
 
 
@@ -90,14 +90,14 @@ def main() -> int:
     parser.add_argument("--residuals", nargs="+", choices=RESIDUALS, metavar="NAME",
                         default=["plain", "rezero_norm", "layer_scale"],
                         help=f"of {', '.join(RESIDUALS)} (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--seeds", type=int, default=3, help="how many, from 0 (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=300, help="of training (default: %(default)s)")
-    parser.add_argument("--lr", type=float, default=4e-3, help="at the peak (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds, from 0 (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=300, help="training steps (default: %(default)s)")
+    parser.add_argument("--lr", type=float, default=4e-3, help="peak learning rate (default: %(default)s)")
     parser.add_argument("--batch-size", type=int, default=32, help="(default: %(default)s)")
-    parser.add_argument("--images", type=int, default=2000, help="to train on (default: %(default)s)")
+    parser.add_argument("--images", type=int, default=2000, help="training images (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="depths 6 and 12, one seed, 40 steps; writes nothing")
-    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="(default: one for each CPU)")
-    parser.add_argument("--machine", default="not named", help="what to write about it")
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="(default: one per CPU)")
+    parser.add_argument("--machine", default="not named", help="description of this machine, for the file")
     parser.add_argument("--out", type=Path, default=Path("docs/results/depth.json"), help="(default: %(default)s)")
     args = parser.parse_args()
     if args.quick:

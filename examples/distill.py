@@ -1,10 +1,10 @@
-"""A trained CaiT teaches a smaller one (hard distillation: half of the loss is what the teacher takes an image for).
+"""Distil a trained CaiT into a smaller one. By default hard: the teacher's decisions make up half of the loss.
 
     python examples/distill.py runs/photos-small-1/weights/best.safetensors photos
-    python examples/distill.py best.safetensors photos --preset cait_tiny_32 --alone     # and the student without it
-    python examples/distill.py cait_s24_224 imagenet --preset cait_xxs24_224             # published weights teach
+    python examples/distill.py best.safetensors photos --preset cait_tiny_32 --alone     # also without a teacher
+    python examples/distill.py cait_s24_224 imagenet --preset cait_xxs24_224             # from published weights
 
-The teacher sees every image as the student does, mixed and augmented. CaiT distils into its one head, without the
+The teacher sees the same images as the student, augmented and mixed. The student has one head, without the
 distillation token of DeiT (CaiT, Sec. 5).
 """
 
@@ -27,23 +27,23 @@ from minicait.train import recipe
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("teacher", help="its weights: a file, or a published name")
+    parser.add_argument("teacher", help="its weights: a file or a published name")
     parser.add_argument("data", help="shapes, imagenette, or a folder of images")
     parser.add_argument("--preset", default="cait_tiny_64", help="the student (default: %(default)s)")
-    parser.add_argument("--patch-size", type=int, help="of the student (default: the preset's)")
+    parser.add_argument("--patch-size", type=int, help="the student's patch size (default: the preset's)")
     parser.add_argument("--recipe", default="small", help="(default: %(default)s)")
     parser.add_argument("--epochs", type=int, help="(default: the recipe's)")
     parser.add_argument("--batch-size", type=int, help="(default: the recipe's)")
     parser.add_argument("--train-images", type=int, metavar="N", help="(default: all)")
     parser.add_argument("--val-images", type=int, metavar="N", help="(default: all)")
-    parser.add_argument("--soft", action="store_true", help="learn the teacher's probabilities, not its decisions")
-    parser.add_argument("--alone", action="store_true", help="then train the student without a teacher, to compare")
+    parser.add_argument("--soft", action="store_true", help="soft distillation: match the teacher's probabilities")
+    parser.add_argument("--alone", action="store_true", help="also train the student without a teacher, to compare")
     parser.add_argument("--val-fraction", type=float, default=0.1, metavar="F",
-                        help="kept for validation if there is no val/ (default: %(default)s)")  # fmt: skip
+                        help="share of images for validation without a val/ (default: %(default)s)")  # fmt: skip
     options.add_machine(parser)
     options.add_precision(parser)
-    parser.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("runs"), help="(default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="random seed (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("runs"), help="folder of runs (default: %(default)s)")
     args = parser.parse_args()
     machine = options.machine(args)
     kind = "soft" if args.soft else "hard"

@@ -1,11 +1,11 @@
-"""A trained CaiT learns a task of your own, from a folder with a folder of images for each class.
+"""Fine-tune a trained CaiT on your own images: a folder that has a folder for each class.
 
     python examples/finetune_folder.py photos                               # from published weights, downloaded
     python examples/finetune_folder.py photos --weights runs/imagenette-1/weights/best.safetensors
     python examples/finetune_folder.py photos --weights best.safetensors --img-size 96
 
-What the model has learned elsewhere is kept but for its last layer, which starts anew for your classes. Images may have
-another size than it was trained with: its position embeddings are resized (CaiT, Sec. 5; bicubic, as in the reference).
+All weights are kept except for the head, which is initialised for your classes. The image size may differ from that of
+the weights: position embeddings are resized (CaiT, Sec. 5; bicubic, as in the reference).
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from minicait.train import recipe
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="with train/ and val/ in it, or with a folder for each class")
+    parser.add_argument("folder", type=Path, help="has train/ and val/, or a folder for each class")
     parser.add_argument("--weights", default="cait_xxs24_224", help="a file or a published name (default: %(default)s)")
-    parser.add_argument("--img-size", type=int, help="side of the images (default: the one of the weights)")
+    parser.add_argument("--img-size", type=int, help="side of the images (default: that of the weights)")
     parser.add_argument("--recipe", default="transfer",
-                        help="transfer for a new task, finetune for the same at a higher resolution")  # fmt: skip
+                        help="transfer for a new task, finetune for the same task at a higher resolution")  # fmt: skip
     parser.add_argument("--epochs", type=int, help="(default: the recipe's)")
     parser.add_argument("--batch-size", type=int, help="(default: the recipe's)")
     parser.add_argument("--lr", type=float, help="(default: the recipe's)")
     parser.add_argument("--val-fraction", type=float, default=0.1, metavar="F",
-                        help="kept for validation if there is no val/ (default: %(default)s)")  # fmt: skip
+                        help="share of images for validation without a val/ (default: %(default)s)")  # fmt: skip
     options.add_machine(parser)
     options.add_precision(parser)
-    parser.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("runs"), help="(default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="random seed (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("runs"), help="folder of runs (default: %(default)s)")
     args = parser.parse_args()
     machine = options.machine(args)
     how = recipe(args.recipe).changed(epochs=args.epochs, batch_size=args.batch_size, lr=args.lr, seed=args.seed,
@@ -47,7 +47,7 @@ def main() -> int:
     plan = Plan(how, data, weights=absolute(args.weights), img_size=args.img_size)
     run = new_run(plan, args.out, f"{data.name}-finetuned", **machine)
     run.go()
-    print(f"\nThe model, with its best weights, is right for {run.best:.1%} of the images kept for validation.")
+    print(f"\nThe model, with its best weights, classified {run.best:.1%} of the validation images correctly.")
     print(next_commands(run))
     return 0
 

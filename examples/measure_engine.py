@@ -1,4 +1,4 @@
-"""What the engine costs: time to record one operation, and memory of a long chain.
+"""Measure the cost of the engine: time to record one operation, and memory of a long chain.
 
     python examples/measure_engine.py
 
@@ -61,7 +61,7 @@ def recording(rounds: int) -> None:
 
 
 def memory() -> None:
-    """Forward and backward over a chain of elementwise operations, by what NumPy allocates."""
+    """Memory that NumPy allocates for forward and backward over a chain of elementwise operations."""
     array = np.full(MEGABYTES * 250_000, 0.5, np.float32)
     tracemalloc.start()
     x = y = Tensor(array, requires_grad=True)
@@ -96,7 +96,7 @@ def lines() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=30, help="of the timing (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=30, help="rounds of the timing (default: %(default)s)")
     args = parser.parse_args()
     if args.rounds < 1:
         parser.error(f"--rounds must be at least 1, got {args.rounds}")

@@ -1,7 +1,9 @@
-"""How fast images are read and prepared, beside bare decoding with Pillow, and how long a training step waits for them.
+"""Measure the throughput of the loader beside bare decoding with Pillow, and the time training waits for images.
 
-python examples/measure_loader.py photos                 # a folder with a folder for each class
-python examples/measure_loader.py photos --side 64
+    python examples/measure_loader.py photos                 # a folder that has a folder for each class
+    python examples/measure_loader.py photos --side 64
+
+Images are augmented as in the paper's recipe, and in simpler ways.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ WAYS = {
 
 
 def pillow_rate(paths: list[Path], threads: int, seconds: float) -> float:
-    """Images per second that are decoded, and nothing else."""
+    """Images per second, decoding alone."""
     count, before = 0, time.perf_counter()
     endless = (paths[i % len(paths)] for i in range(10**9))
     for _ in in_order(lambda path: Image.open(path).convert("RGB"), endless, threads, ahead=4 * threads):
@@ -40,7 +42,7 @@ def pillow_rate(paths: list[Path], threads: int, seconds: float) -> float:
 
 
 def loader_rate(images: Dataset, transform: Transform, seconds: float) -> float:
-    """Images per second, with nothing else to do."""
+    """Images per second, with no training beside it."""
     loader = Loader(images, min(32, len(images)), training=True, transform=transform)
     count, epoch, before = 0, 0, time.perf_counter()
     while (taken := time.perf_counter() - before) < seconds:
@@ -55,8 +57,8 @@ def loader_rate(images: Dataset, transform: Transform, seconds: float) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
-    parser.add_argument("--side", type=int, default=224, help="of the prepared images (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=5, help="for each measurement (default: %(default)s)")
+    parser.add_argument("--side", type=int, default=224, help="side of the prepared images (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=5, help="duration of each measurement (default: %(default)s)")
     args = parser.parse_args()
     images, _ = train_and_val(args.folder)
     paths = [path for path, _ in images.samples]

@@ -1,11 +1,11 @@
-"""CaiT learns to recognise photographs: Imagenette, ten classes of ImageNet.
+"""Train a CaiT on photographs: Imagenette, ten classes of ImageNet.
 
-    python examples/train_imagenette.py                  # what suits this machine: see its first lines
-    python examples/train_imagenette.py --help           # and how to choose
+    python examples/train_imagenette.py                  # a plan that suits this machine
+    python examples/train_imagenette.py --help           # options
 
-On a GPU, the paper's CaiT-XXS24 learns from images of 224 pixels. On a CPU, a CaiT of a million parameters learns from
-images of 64 pixels, for as many epochs as fit into 50 minutes. Without a network there are no photographs to be had:
-then it learns to tell shapes apart, which are drawn on the spot, in a few minutes.
+On a GPU it trains the paper's CaiT-XXS24 on images of 224 pixels. On a CPU it trains a CaiT of a million parameters on
+images of 64 pixels, for as many epochs as fit into 50 minutes. Without a network it trains on shapes that it draws
+itself, in a few minutes.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from minicait.run.plan import Plan
 from minicait.run.run import new_run
 from minicait.train import Trainer, recipe
 
-MINUTES = 50  # of training on a CPU, at most; an hour with everything around it
-IMAGES = 9469 + 2 * 0.35 * 3925  # of an epoch: those to learn, and two evaluations, which cost a third of a step
+MINUTES = 50  # limit for training on a CPU; about an hour in all
+IMAGES = 9469 + 2 * 0.35 * 3925  # per epoch: training images, and two evaluations at a third of the cost
 
 
 def plan_photographs(device: str, asked: dict[str, Any]) -> Plan:
@@ -54,7 +54,7 @@ def plan_shapes(asked: dict[str, Any]) -> Plan:
 
 
 def images_per_second(name: str) -> float:
-    """In training on this machine, by the best of three batches."""
+    """Training throughput on this machine, the best of three batches."""
     net = create_model(name, num_classes=10)
     trainer = Trainer(net)
     side = net.img_size[0]
@@ -69,12 +69,12 @@ def images_per_second(name: str) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", choices=["imagenette", "shapes"], help="(default: imagenette if it can be had)")
+    parser.add_argument("--data", choices=["imagenette", "shapes"], help="(default: imagenette if available)")
     options.add_machine(parser)
     options.add_precision(parser)
-    parser.add_argument("--epochs", type=int, help="(default: what suits the machine)")
-    parser.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("runs"), help="(default: %(default)s)")
+    parser.add_argument("--epochs", type=int, help="(default: as many as suit the machine)")
+    parser.add_argument("--seed", type=int, default=0, help="random seed (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("runs"), help="folder of runs (default: %(default)s)")
     args = parser.parse_args()
     machine = options.machine(args)
     device = machine["device"]
@@ -90,12 +90,12 @@ def main() -> int:
         print(f"\nNO IMAGENETTE: {error}. TRAINING ON SHAPES INSTEAD.\n", flush=True)
         run = new_run(plan_shapes(asked), args.out, "shapes", **machine)
     run.go()
-    print(f"\nCaiT, with its best weights, is right for {run.best:.1%} of the images it did not learn from.")
+    print(f"\nCaiT, with its best weights, classified {run.best:.1%} of the validation images correctly.")
     if run.attention_at_start is not None and run.attention_at_end is not None:
         before, after = run.attention_at_start, run.attention_at_end
-        print(f"Of its class attention, {after:.1%} is on the object; before training it was {before:.1%}.")
-    print(f"Where it looks: {run.path / 'attention.png'}; how it learned: {run.path / 'curves.svg'}")
-    print(f"What it sees in some images, to be opened in a browser: {' '.join(map(str, run.reports))}")
+        print(f"{after:.1%} of its class attention is on the object; before training it was {before:.1%}.")
+    print(f"Where it looks: {run.path / 'attention.png'}; its learning curves: {run.path / 'curves.svg'}")
+    print(f"Reports on some images, to open in a browser: {' '.join(map(str, run.reports))}")
     print(next_commands(run))
     return 0
 

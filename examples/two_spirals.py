@@ -78,7 +78,7 @@ def accuracy(data: Data, parameters: list[Tensor]) -> float:
 
 @ag.no_grad()
 def panel(data: Data, parameters: list[Tensor], caption: str, size: int = 260) -> Image.Image:
-    """What the network thinks of every place in the plane, with the training points on top."""
+    """Picture of the decision at every point of the plane, with the training points on top."""
     line = np.linspace(-EXTENT, EXTENT, size, dtype=np.float32)
     plane = np.stack(np.meshgrid(line, -line), axis=-1)
     second = ops.softmax(network(plane, *parameters)).numpy()[..., 1:]
@@ -95,9 +95,9 @@ def panel(data: Data, parameters: list[Tensor], caption: str, size: int = 260) -
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=300, help="steps of training (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=300, help="training steps (default: %(default)s)")
     parser.add_argument("--hidden", type=int, default=64, help="width of the two hidden layers (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of data and weights (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of data and weights (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("two_spirals.png"), help="the picture (default: %(default)s)")
     args = parser.parse_args()
     for name, least in (("steps", 1), ("hidden", 1), ("seed", 0)):

@@ -54,7 +54,7 @@ def test_the_main_job_on_imagenette(tmp_path, monkeypatch, capsys):
     text = capsys.readouterr().out
     parts = [
         "device: NumPy", "plan: cait_tiny_64 on Imagenette", "data: imagenette, 10 classes, 64 pixels, 20 to train",
-        "is right for", "attention.png", "minicait predict --weights", "minicait eval", "--resume",
+        "of the validation images", "attention.png", "minicait predict --weights", "minicait eval", "--resume",
     ]  # fmt: skip
     for part in parts:
         assert part in text, part
@@ -74,7 +74,7 @@ def test_the_main_job_without_a_network(tmp_path, monkeypatch, capsys):
     assert guarded(job.main) == 0
     text = capsys.readouterr().out
     assert text.startswith("device: NumPy on") and "NO IMAGENETTE: could not download http://127.0.0.1:9/" in text
-    for part in ("TRAINING ON SHAPES INSTEAD", "is right for", "is on the object", "attention.png"):
+    for part in ("TRAINING ON SHAPES INSTEAD", "of the validation images", "is on the object", "attention.png"):
         assert part in text, part
     for line in text.splitlines()[-3:]:  # the commands, as they stand there
         words = shlex.split(line.partition(":")[2])
