@@ -89,7 +89,7 @@ def main() -> int:
             raise
         print(f"\nNO IMAGENETTE: {error}. TRAINING ON SHAPES INSTEAD.\n", flush=True)
         run = new_run(plan_shapes(asked), args.out, "shapes", **machine)
-    run.go()
+    run.train()
     print(f"\nCaiT, with its best weights, classified {run.best:.1%} of the validation images correctly.")
     if run.attention_at_start is not None and run.attention_at_end is not None:
         before, after = run.attention_at_start, run.attention_at_end

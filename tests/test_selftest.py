@@ -48,7 +48,7 @@ def found(file, name):
 
 def test_all_is_well(selftest):
     code, said, file = selftest("--quick")
-    assert code == 0 and "everything that was run agrees" in said
+    assert code == 0 and "all results agree" in said
     assert max(map(len, said.split("\n\n")[1].splitlines())) <= 100
     assert f"ok: {2 * len(CASES)} of {2 * len(CASES)} agree" in file
     assert "not run: skipped in a quick self-test" in file and "Traceback" not in file
@@ -159,8 +159,8 @@ def test_ctrl_c_keeps_what_was_found(few_parts, selftest):
 
     few_parts[1].work = stopped
     code, said, file = selftest()
-    assert code == 130 and "what was run until then agrees" in said and "bug report: minicait-selftest.txt" in said
-    assert "  ok: well\n  a line\n" in seen[0] and found(seen[0], "two") == "not run: it began and did not end"
+    assert code == 130 and "all results so far agree" in said and "bug report: minicait-selftest.txt" in said
+    assert "  ok: well\n  a line\n" in seen[0] and found(seen[0], "two") == "not run: it started and did not finish"
     assert found(file, "one") == "ok: well" and "  a line\n" in file
     assert found(file, "two") == found(file, "three") == "not run: stopped" and found(seen[0], "three") == "not run"
 
