@@ -110,9 +110,9 @@ def test_where_cupy_is_another_one(selftest, monkeypatch):
     ("out", "sentence"),
     [
         ("nowhere/file.txt", "there is no folder nowhere"),
-        (".", "is a folder"),
+        (".", "it is a folder"),
         ("x" * 252, "cannot be written: "),
-        ("-", "give the name of a file"),
+        ("-", "give the name of a file instead of -"),
     ],
 )
 def test_out_that_cannot_be_written(out, sentence, capsys, few_parts):

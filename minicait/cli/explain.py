@@ -11,6 +11,7 @@ import numpy as np
 from ..data.crops import centre_crop
 from ..data.picture import Picture
 from ..explain import block_graph, look, numbered, write_report
+from ..files.atomic import check_destination
 from ..files.pretrained import load_model
 from . import options
 from .predict import image_files
@@ -34,7 +35,9 @@ def add_to(commands: Any) -> None:
 
 
 def _explain(args: argparse.Namespace) -> int:
-    _check(args.out)
+    if args.out.suffix != ".html":
+        raise ValueError(f"--out must be a file whose name ends in .html, got {args.out}")
+    check_destination(args.out)
     paths = list(image_files(args.images))
     model, info = load_model(args.weights, args.img_size)
     graph = None
@@ -51,13 +54,3 @@ def _explain(args: argparse.Namespace) -> int:
         more = f" and {len(written) - 1} more files" if len(written) > 1 else ""
         print(f"{path}: {inside.classes[best]} {inside.probabilities[best]:.1%}; {out}, {size:.1f} MB{more}")
     return 0
-
-
-def _check(out: Path) -> None:
-    """Raise ValueError if `out` cannot be written, before anything is loaded or downloaded."""
-    if out.suffix != ".html":
-        raise ValueError(f"--out must be a file whose name ends in .html, got {out}")
-    if out.is_dir():
-        raise ValueError(f"{out} cannot be written: it is a folder")
-    if not out.parent.is_dir():
-        raise ValueError(f"{out} cannot be written: there is no folder {out.parent}")

@@ -11,8 +11,9 @@ from typing import Any
 from autograd import cuda
 
 from .. import __version__
+from ..files.atomic import check_destination
 from ..selftest import parts
-from ..selftest.report import WIDTH, Part, check_out, in_full, is_stream, not_run, table, write
+from ..selftest.report import WIDTH, Part, in_full, is_stream, not_run, table, write
 from . import options
 
 ABOUT = """Run every operation, the kernels and some training steps, and compare the results: a GPU's with NumPy's, or
@@ -44,7 +45,9 @@ def add_to(commands: Any) -> None:
 
 def _selftest(args: argparse.Namespace) -> int:
     todo = parts(_device(args), args.quick)
-    check_out(args.out)
+    if str(args.out) == "-":
+        raise ValueError("the table is printed in any case: give the name of a file instead of -")
+    check_destination(args.out)
     stopped = False
     try:
         _run(todo, args.out)

@@ -32,7 +32,7 @@ PLAIN_ENTRIES, EMA_ENTRIES = ("model", "state_dict", ""), ("model_ema", "state_d
 
 @dataclass
 class Info:
-    """Everything a weights file of ours says beside the weights."""
+    """Metadata of a weights file."""
 
     family: str
     config: Config

@@ -38,7 +38,7 @@ def test_all_is_well(selftest):
         and "CuPy's memory pool: " in file
         and "unknown (" not in file.replace("unknown (HostCudaError: hostcuda cannot run cuBLAS, getVersion", "")
     )
-    assert "steps left out: " in file and "talking-heads attention " in file
+    assert "steps skipped: " in file and "talking-heads attention " in file
 
 
 def test_another_gpu(selftest, monkeypatch):
