@@ -38,7 +38,7 @@ def guarded(work: Callable[[], int], name: str = "minicait") -> int:
     except Stopped as stop:
         print(stop)
         return stop.code
-    except BrokenPipeError:  # as by `| head`
+    except BrokenPipeError:  # such as by `| head`
         sys.stdout = None
         return 0
     except (ValueError, NotFiniteError, DownloadError, DeviceError, OSError) as error:

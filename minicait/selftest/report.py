@@ -57,7 +57,7 @@ class Part:
         return self.finding.verdict in (DIFFERS, FAILED)
 
     @property
-    def found(self) -> str:
+    def outcome(self) -> str:
         return f"{self.finding.verdict}: {self.finding.result}" if self.finding.result else self.finding.verdict
 
 
@@ -65,7 +65,7 @@ def table(parts: Iterable[Part], width: int = WIDTH) -> str:
     what = (width - NAME - 2) * 6 // 13  # narrower than the result
     widths = NAME, what, width - NAME - 2 - what
     rows = [_row(widths, "part", "what was done", "result"), "-" * width]
-    return "\n".join([*rows, *(_row(widths, part.name, part.what, part.found) for part in parts)])
+    return "\n".join([*rows, *(_row(widths, part.name, part.what, part.outcome) for part in parts)])
 
 
 def _row(widths: tuple[int, ...], *cells: str) -> str:
@@ -80,7 +80,7 @@ def in_full(parts: list[Part], title: str) -> str:
     sections = [f"{title}\n\n{table(parts)}"]
     for part in parts:
         lines = "\n".join(f"  {line}" for line in part.finding.lines)
-        sections.append(f"{part.name}: {part.what} ({part.seconds:.1f} s)\n  {part.found}\n{lines}".rstrip())
+        sections.append(f"{part.name}: {part.what} ({part.seconds:.1f} s)\n  {part.outcome}\n{lines}".rstrip())
     return anonymise("\n\n".join(sections) + "\n")
 
 

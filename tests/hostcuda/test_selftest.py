@@ -7,16 +7,17 @@ import pytest
 from autograd.cases import CASES
 from autograd.kernels import launch
 from minicait.cli import main
+from minicait.models.cait import CaiT
 from minicait.selftest import kernels, operations, training
 
 pytestmark = pytest.mark.hostcuda
-SMALL = {"img_size": 16, "patch_size": 8, "dim": 12, "heads": 3, "depth": 1}
+SMALL = {"img_size": 16, "patch_size": 8, "dim": 12, "heads": 3, "depth": 1, "layer_scale": 0.1}
 
 
 @pytest.fixture
 def selftest(monkeypatch, tmp_path):
     """Exit code, and the file. A small model: every thread of a kernel has its turn."""
-    monkeypatch.setattr(training, "CONFIG", training.CONFIG | SMALL)
+    monkeypatch.setattr(training, "create_model", lambda _, classes, **own: CaiT(classes, **SMALL, **own))
     monkeypatch.setattr(training, "STEPS", 2)
     monkeypatch.setattr(training, "BATCH", 4)
     monkeypatch.setattr(kernels, "MANY", 5000)
