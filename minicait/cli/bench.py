@@ -37,7 +37,7 @@ def add_to(commands: Any) -> None:
     add("--batch", type=int, default=8, metavar="N", help="images (default: %(default)s)")
     add("--work", default="train", choices=WORK, help="(default: %(default)s)")
     options.add_device(parser)
-    add("--precision", default="fp32", choices=list(PRODUCTS), help="of matrix products; fp32 on a CPU (default: fp32)")
+    add("--precision", default="fp32", choices=list(PRODUCTS), help="of matrix products; on a CPU fp32 (default: fp32)")
     add("--threads", type=int, metavar="N", help="(default: all CPUs this process may use)")
     add("--micro-batch", type=int, metavar="N", help="images at a time (default: chosen by the model)")
     add("--rounds", type=int, default=5, metavar="N", help="number of measured steps (default: %(default)s)")
@@ -66,11 +66,11 @@ def _bench(args: argparse.Namespace) -> int:
     work = "training step" if job.work == "train" else "prediction"
     where = f"{job.threads} threads" if job.device == "cpu" else f"{job.device}, {job.precision}"
     print(f"{job.model}, batch {job.batch}, {work}, {where}, {args.rounds} rounds, {platform.machine()}")
-    print(f"{'':10s} {'least':>9s} {'median':>9s} {'images/s':>9s} {'GFLOP/s':>9s} {'peak memory':>12s}")
+    print(f"{'':16s} {'min':>9s} {'median':>9s} {'images/s':>9s} {'GFLOP/s':>9s} {'peak memory':>12s}")
     for side in sides:
-        m = side.median
-        print(f"{side.name:10s} {min(side.seconds):7.3f} s {m:7.3f} s {job.batch / m:9.1f} {job.gigaflop() / m:9.1f} "
-              f"{side.megabytes:9.0f} MB")  # fmt: skip
+        least, median, speed = min(side.seconds), side.median, job.batch / side.median
+        rates = f"{speed:9.1f} {job.gigaflop() / median:9.1f}"
+        print(f"{side.name:16s} {least:7.3f} s {median:7.3f} s {rates} {side.megabytes:9.0f} MB")
     if bound:
         print("matrix products at {gemm_gflops:.0f} GFLOP/s would take {floor:.3f} s: {reached:.0%} reached"
               .format(**bound))  # fmt: skip

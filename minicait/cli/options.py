@@ -45,15 +45,15 @@ def add_device(group: Any) -> None:
 def add_machine(group: Any) -> None:
     add_device(group)
     add = group.add_argument
-    add("--threads", type=int, help="no effect on results (default: all CPUs this process may use)")
+    add("--threads", type=int, help="on a CPU, without effect on results (default: all CPUs this process may use)")
     add("--micro-batch", type=int, metavar="N",
         help="images at a time; changes rounding only (default: a few on a CPU, the batch on a GPU)")  # fmt: skip
     add("--skip-bad-images", action="store_true", help="skip corrupt images, and count them")
 
 
 def add_precision(group: Any) -> None:
-    group.add_argument("--precision", choices=list(PRODUCTS), help="of matrix products; tf32 and fp16 are faster, less "
-                       "exact, and for GPUs (default: the recipe's, fp32)")  # fmt: skip
+    group.add_argument("--precision", choices=list(PRODUCTS), help="of matrix products; tf32 and fp16 are faster "
+                       "and less exact, on a GPU only (default: the recipe's, fp32)")  # fmt: skip
 
 
 def source(args: argparse.Namespace, **more: Any) -> Source:

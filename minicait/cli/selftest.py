@@ -13,11 +13,11 @@ from autograd import cuda
 from .. import __version__
 from ..files.atomic import check_destination
 from ..selftest import parts
-from ..selftest.report import WIDTH, Part, in_full, is_stream, not_run, table, write
+from ..selftest.report import NOT_RUN, WIDTH, Finding, Part, in_full, is_stream, table, write
 from . import options
 
 ABOUT = """Run every operation, the kernels and some training steps, and compare the results: a GPU's with NumPy's, or
-without a GPU NumPy's with those in float64."""
+without a GPU NumPy's float32 and float16 with its float64."""
 EXAMPLES = """examples:
   minicait selftest                 the GPU if it works, else the CPU; about a minute
   minicait selftest --gpu           on a GPU, or say why not; the first time, its kernels are compiled
@@ -55,7 +55,7 @@ def _selftest(args: argparse.Namespace) -> int:
         stopped = True
         for part in todo:
             if not part.has_run:
-                part.finding = not_run("stopped")
+                part.finding = Finding(NOT_RUN, "stopped")
     width = shutil.get_terminal_size((WIDTH, 24)).columns
     print(f"\n{table(todo, min(max(width, NARROWEST), WIDEST))}\n")
     write(args.out, _text(todo))
@@ -77,7 +77,7 @@ def _device(args: argparse.Namespace) -> str:
 def _run(todo: list[Part], out: Path) -> None:
     """Run all parts. The file is written before each, so that it names a part that crashes the process."""
     for i, part in enumerate(todo):
-        part.finding = not_run("it started and did not finish")
+        part.finding = Finding(NOT_RUN, "it started and did not finish")
         if not is_stream(out):
             with suppress(*([ValueError] if i else [])):  # later errors are reported by the last write
                 write(out, _text(todo))

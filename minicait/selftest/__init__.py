@@ -16,7 +16,7 @@ from functools import partial
 from autograd.cases import CASES
 
 from . import kernels, machine, operations, speed, training
-from .report import Part, not_run
+from .report import NOT_RUN, Finding, Part
 
 
 def parts(device: str, quick: bool = False) -> list[Part]:
@@ -25,7 +25,7 @@ def parts(device: str, quick: bool = False) -> list[Part]:
     pair = f"{device} against NumPy" if on_gpu else "NumPy against its float64"
     dtypes = "float32, float16" + (", float64" if on_gpu else "")
     rows = f"{min(kernels.LENGTHS)} to {max(kernels.LENGTHS)}"
-    skip = partial(not_run, "skipped in a quick self-test")
+    skip = partial(Finding, NOT_RUN, "skipped in a quick self-test")
     return [
         Part("machine", "CPU, GPU and versions", partial(machine.describe, device)),
         Part("gradients", "the gradient of every operation against finite differences, NumPy", operations.gradients),

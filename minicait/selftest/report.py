@@ -26,10 +26,6 @@ class Finding(NamedTuple):
     lines: Iterable[str] = ()  # details, for the file
 
 
-def not_run(reason: str) -> Finding:
-    return Finding(NOT_RUN, reason)
-
-
 @dataclass
 class Part:
     """A check, and its finding once it has run."""
