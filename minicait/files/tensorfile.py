@@ -63,7 +63,7 @@ def open_tensors(path: Path) -> TensorFile:
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
     """Write a file atomically."""
-    contiguous = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
+    contiguous = {name: np.asarray(value, order="C") for name, value in tensors.items()}
     try:
         with atomic(path) as unfinished:
             unfinished.touch()
