@@ -46,10 +46,7 @@ def _explain(args: argparse.Namespace) -> int:
         image = np.asarray(centre_crop(Picture(path).decode(), model.img_size[0], info.crop_ratio))
         inside = look(model, image, info.class_names, info.mean, info.std)
         graph = block_graph(model) if graph is None else graph
-        try:
-            written = write_report(inside, out, path.name, graph, args.png, args.json)
-        except OSError as error:
-            raise ValueError(f"{error.filename or out} cannot be written: {error.strerror or error}") from error
+        written = write_report(inside, out, path.name, graph, args.png, args.json)
         best, size = inside.best[0], out.stat().st_size / 1e6
         more = f" and {len(written) - 1} more files" if len(written) > 1 else ""
         print(f"{path}: {inside.classes[best]} {inside.probabilities[best]:.1%}; {out}, {size:.1f} MB{more}")

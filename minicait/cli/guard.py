@@ -44,7 +44,10 @@ def guarded(work: Callable[[], int], name: str = "minicait") -> int:
     except (ValueError, NotFiniteError, DownloadError, DeviceError, OSError) as error:
         if os.environ.get("MINICAIT_DEBUG"):
             raise
-        print(f"{name}: {in_flags(str(error))}", file=sys.stderr)
+        message = str(error)
+        if isinstance(error, OSError) and error.filename is not None:
+            message = f"{error.filename} cannot be read or written: {error.strerror}"
+        print(f"{name}: {in_flags(message)}", file=sys.stderr)
     except MemoryError as error:
         message = str(error) or "try a smaller model"
         message = message if message.startswith("out of memory") else f"out of memory; {message}"

@@ -70,22 +70,19 @@ def machine(args: argparse.Namespace) -> dict[str, Any]:
 def device(args: argparse.Namespace) -> str:
     """Check the options of the machine before anything is loaded or downloaded, and return the device."""
     check_positive(args, "threads", "micro_batch")
-    return device_named(args.device)
-
-
-def device_named(name: str | None) -> str:
-    if name is None:
+    if args.device is None:
         return "cuda" if cuda.cuda_available() else "cpu"
-    if name != "cpu":
-        cuda.device_id(name)  # raises if it cannot be used
-    return name
+    if args.device != "cpu":
+        cuda.device_id(args.device)  # raises if it cannot be used
+    return args.device
 
 
 def check_positive(args: argparse.Namespace, *names: str) -> None:
     """Raise ValueError if one of these options is given and less than 1."""
     for name in names:
-        if getattr(args, name) is not None and getattr(args, name) < 1:
-            raise ValueError(f"{flag(name)} must be at least 1, got {getattr(args, name)}")
+        value = getattr(args, name, None)
+        if value is not None and value < 1:
+            raise ValueError(f"{flag(name)} must be at least 1, got {value}")
 
 
 def flag(name: str) -> str:

@@ -71,7 +71,7 @@ def _device(args: argparse.Namespace) -> str:
         raise ValueError("choose one of --gpu and --device cpu")
     if args.gpu and args.device is None and (reason := cuda.why_unusable()) is not None:
         raise ValueError(f"--gpu: no GPU can be used here: {reason}")
-    return options.device_named(args.device)
+    return options.device(args)
 
 
 def _run(todo: list[Part], out: Path) -> None:
@@ -79,7 +79,7 @@ def _run(todo: list[Part], out: Path) -> None:
     for i, part in enumerate(todo):
         part.finding = Finding(NOT_RUN, "it started and did not finish")
         if not is_stream(out):
-            with suppress(*([ValueError] if i else [])):  # later errors are reported by the last write
+            with suppress(*([OSError] if i else [])):  # later errors are reported by the last write
                 write(out, _text(todo))
         print(f"{part.name}: {part.what}", flush=True)
         part.run()

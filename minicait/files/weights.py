@@ -23,6 +23,7 @@ from ..data.picture import MEAN, STD
 from ..models import Config, Model, family_named, family_of
 from ..models.model import LazyTensor
 from ..nn import Module
+from .atomic import check_destination
 from .pth import read_pth, read_tensor, tensors_in
 from .tensorfile import open_tensors, write_tensors
 
@@ -149,8 +150,7 @@ def save_weights(
     path = Path(path)
     if path.suffix != ".safetensors":
         raise ValueError(f"{path.name}: weights are written as .safetensors")
-    if not path.parent.is_dir():
-        raise ValueError(f"there is no folder {path.parent}")
+    check_destination(path)
     if isinstance(class_names, str):
         raise ValueError("class_names must be a list of names, got one string")
     family = family_of(model)

@@ -97,10 +97,7 @@ def is_stream(path: Path) -> bool:
 
 
 def write(path: Path, text: str) -> None:
-    try:
-        if is_stream(path):
-            path.write_text(text, encoding="utf-8")
-        else:
-            write_text(path, text)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be written: {error.strerror}") from error
+    if is_stream(path):
+        path.write_text(text, encoding="utf-8")
+    else:
+        write_text(path, text)

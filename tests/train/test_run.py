@@ -228,7 +228,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path, finished, capsys):
         (["--precision", "fp16"], "this run needs a GPU for fp16 (a CPU is fastest with fp32), but "),
         (["--set", "precision=tf32"], "this run needs a GPU for tf32"),
         (["--set", "precision=fp8"], "precision must be fp32, tf32 or fp16, got 'fp8'"),
-        (["--out", "/dev/null/x"], "Not a directory"),
+        (["--out", "/dev/null/x"], "/dev/null/x cannot be read or written: Not a directory"),
     ],
 )
 def test_bad_input_is_one_sentence_and_makes_no_folder(options, sentence, tmp_path, capsys):
