@@ -26,7 +26,7 @@ import autograd as ag
 import minicait
 from minicait.data import Shapes
 from minicait.data.loader import Batch
-from minicait.experiments.compare import in_processes, like_width, mean_and_spread, save, train, whole
+from minicait.experiments.compare import as_batch, in_processes, like_width, mean_and_spread, save, train
 from minicait.machine import blas_threads
 from minicait.models.variants import Variant
 
@@ -85,7 +85,7 @@ def shares(model: Variant, shapes: Shapes, images: np.ndarray) -> dict[str, floa
 def data(images: int, seed: int) -> tuple[Shapes, Batch]:
     """Shapes and all their images as one batch, drawn once per process."""
     shapes = Shapes(images, SIZES["img_size"], seed, "easy")
-    return shapes, whole(shapes)
+    return shapes, as_batch(shapes)
 
 
 def run(job: Job) -> dict[str, Any]:

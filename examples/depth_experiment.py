@@ -25,6 +25,7 @@ import numpy as np
 from minicait.data import Shapes
 from minicait.data.loader import Batch
 from minicait.experiments.compare import (
+    as_batch,
     gradient_flow,
     in_processes,
     like_width,
@@ -32,7 +33,6 @@ from minicait.experiments.compare import (
     residual_ratios,
     save,
     train,
-    whole,
 )
 from minicait.models.variants import RESIDUALS, Variant
 
@@ -67,7 +67,7 @@ def make(residual: str, depth: int, seed: int) -> Variant:
 @cache
 def data(images: int, seed: int) -> Batch:
     """All images as one batch, drawn once per process."""
-    return whole(Shapes(images, SIZES["img_size"], seed, "easy"))
+    return as_batch(Shapes(images, SIZES["img_size"], seed, "easy"))
 
 
 def run(job: Job) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def main() -> int:
     scores = {}
     for name, plan in plans.items():
         run = new_run(plan, args.out, f"{data.name}-{name}", **machine)
-        run.go()
+        run.train()
         scores[name] = run.best
         print(next_commands(run))
     print("\n" + "; ".join(f"{name}: {score:.1%} top-1" for name, score in scores.items()))

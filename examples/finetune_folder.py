@@ -46,7 +46,7 @@ def main() -> int:
     data = Source(str(args.folder.resolve()), val_fraction=args.val_fraction)
     plan = Plan(how, data, weights=absolute(args.weights), img_size=args.img_size)
     run = new_run(plan, args.out, f"{data.name}-finetuned", **machine)
-    run.go()
+    run.train()
     print(f"\nThe model, with its best weights, classified {run.best:.1%} of the validation images correctly.")
     print(next_commands(run))
     return 0

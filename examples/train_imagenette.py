@@ -32,25 +32,25 @@ MINUTES = 50  # limit for training on a CPU; about an hour in all
 IMAGES = 9469 + 2 * 0.35 * 3925  # per epoch: training images, and two evaluations at a third of the cost
 
 
-def plan_photographs(device: str, asked: dict[str, Any]) -> Plan:
+def plan_photographs(device: str, overrides: dict[str, Any]) -> Plan:
     """A model and a recipe that suit the machine."""
     if device != "cpu":
-        how = recipe("imagenette").changed(**asked)
-        print(f"plan: cait_xxs24_224 on Imagenette (342 MB, downloaded once), {how.epochs} epochs", flush=True)
-        return Plan(how, Source("imagenette-320"), "cait_xxs24_224")
+        chosen = recipe("imagenette").changed(**overrides)
+        print(f"plan: cait_xxs24_224 on Imagenette (342 MB, downloaded once), {chosen.epochs} epochs", flush=True)
+        return Plan(chosen, Source("imagenette-320"), "cait_xxs24_224")
     rate = images_per_second("cait_tiny_64")
-    chosen = asked["epochs"] or min(40, max(1, int(rate * 60 * MINUTES / IMAGES)))
-    how = recipe("small").changed(**asked | {"epochs": chosen})
-    minutes = chosen * IMAGES / rate / 60
+    epochs = overrides["epochs"] or min(40, max(1, int(rate * 60 * MINUTES / IMAGES)))
+    chosen = recipe("small").changed(**overrides | {"epochs": epochs})
+    minutes = epochs * IMAGES / rate / 60
     print("plan: cait_tiny_64 on Imagenette (99 MB, downloaded once),", end=" ")
-    print(f"{chosen} epochs, about {minutes:.0f} minutes at {rate:.0f} images/s", flush=True)
-    return Plan(how, Source("imagenette", keep_side=96), "cait_tiny_64")
+    print(f"{epochs} epochs, about {minutes:.0f} minutes at {rate:.0f} images/s", flush=True)
+    return Plan(chosen, Source("imagenette", keep_side=96), "cait_tiny_64")
 
 
-def plan_shapes(asked: dict[str, Any]) -> Plan:
-    how = recipe("shapes").changed(**asked)
-    print(f"plan: cait_tiny_32 on shapes that are drawn here, {how.epochs} epochs, a few minutes", flush=True)
-    return Plan(how, Source("shapes"), "cait_tiny_32", patch_size=8)
+def plan_shapes(overrides: dict[str, Any]) -> Plan:
+    chosen = recipe("shapes").changed(**overrides)
+    print(f"plan: cait_tiny_32 on shapes that are drawn here, {chosen.epochs} epochs, a few minutes", flush=True)
+    return Plan(chosen, Source("shapes"), "cait_tiny_32", patch_size=8)
 
 
 def images_per_second(name: str) -> float:
@@ -80,16 +80,16 @@ def main() -> int:
     device = machine["device"]
     print(f"device: {device_line(device, args.threads)}", flush=True)
     shapes = args.data == "shapes"
-    asked = {"epochs": args.epochs, "precision": args.precision, "seed": args.seed}
-    plan = plan_shapes(asked) if shapes else plan_photographs(device, asked)
+    overrides = {"epochs": args.epochs, "precision": args.precision, "seed": args.seed}
+    plan = plan_shapes(overrides) if shapes else plan_photographs(device, overrides)
     try:
         run = new_run(plan, args.out, plan.data.name, **machine)
     except UnreachableError as error:
         if args.data == "imagenette":
             raise
         print(f"\nNO IMAGENETTE: {error}. TRAINING ON SHAPES INSTEAD.\n", flush=True)
-        run = new_run(plan_shapes(asked), args.out, "shapes", **machine)
-    run.go()
+        run = new_run(plan_shapes(overrides), args.out, "shapes", **machine)
+    run.train()
     print(f"\nCaiT, with its best weights, classified {run.best:.1%} of the validation images correctly.")
     if run.attention_at_start is not None and run.attention_at_end is not None:
         before, after = run.attention_at_start, run.attention_at_end

@@ -11,7 +11,7 @@ from minicait import create_model
 from minicait.bench import Job
 from minicait.bench.gemm import gemm_rate
 from minicait.bench.profile import profiled
-from minicait.bench.worker import own_step
+from minicait.bench.worker import bench_step
 from minicait.cli import main
 
 TINY = ["bench", "--model", "cait_tiny_32", "--batch", "4", "--rounds", "2", "--threads", "1"]
@@ -64,7 +64,7 @@ def test_profiling_leaves_no_trace():
      (["--rounds", "-1"], "--rounds must be at least 1, got -1"),
      (["--device", "gpu"], "unknown device 'gpu'"),
      (["--device", "cpu", "--precision", "fp16"], "--precision fp16 is for GPUs; a CPU is fastest with fp32"),
-     (["--device", "cuda", "--profile"], "--profile measures on the CPU")],
+     (["--device", "cuda", "--profile"], "--profile needs the CPU")],
 )  # fmt: skip
 def test_bad_input(options, sentence, capsys):
     assert main(["bench", *options]) == 2
@@ -90,7 +90,7 @@ def test_precision_is_that_of_products(work, precision, dtype, monkeypatch):
     real = kernels.product
     monkeypatch.setattr(kernels, "product", lambda a, *rest, **o: seen.add(a.dtype.name) or real(a, *rest, **o))
     net = create_model("cait_tiny_32", 10)
-    own_step(net, 2, work, 1, processes=False, precision=precision)()
+    bench_step(net, 2, work, 1, processes=False, precision=precision)()
     assert dtype in seen
 
 
@@ -101,7 +101,7 @@ def test_any_error_of_a_side_is_told(capsys, monkeypatch):
 
     def broken(command, **kwargs):
         code = ("import sys; from minicait.bench import worker; sys.argv = sys.argv[2:]\n"
-                "def fail(**job): raise RuntimeError('no kernel image\\nand more')\n"
+                "def fail(job): raise RuntimeError('no kernel image\\nand more')\n"
                 "worker.SIDES['minicait'] = fail; worker.main()")  # fmt: skip
         return real([command[0], "-c", code, *command[1:]], **kwargs)
 

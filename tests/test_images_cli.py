@@ -19,7 +19,7 @@ from minicait.data.picture import MEAN, STD, Picture
 from minicait.data.transforms import evaluation
 from minicait.models.cait import CaiT
 from minicait.run.console import next_commands
-from minicait.run.run import resumed
+from minicait.run.run import resume_run
 from minicait.train import RECIPES, Trainer
 from minicait.train.teacher import Teacher
 from tests.data.test_crops import photograph
@@ -109,7 +109,7 @@ def test_predict(trained, photos, tmp_path, capsys):
     assert "bad.jpg cannot be read: it is empty" in capsys.readouterr().err
     assert main([*arguments, "--skip-bad-images", str(tmp_path / "bad.jpg"), str(photos / "red/0.jpg")]) == 0
     captured = capsys.readouterr()
-    assert "left out: " in captured.err and captured.out.startswith(str(photos / "red/0.jpg"))
+    assert "skipped: " in captured.err and captured.out.startswith(str(photos / "red/0.jpg"))
     both = [str(tmp_path / "bad.jpg"), str(photos / "red/0.jpg")]
     assert main([*arguments, "--skip-bad-images", "--json", *both]) == 0
     good, bad = json.loads(capsys.readouterr().out)
@@ -148,7 +148,7 @@ def test_images_that_changed_are_noticed(photos, tmp_path, capsys):
     photograph(20, 20).save(mine / "red/new.jpg")
     capsys.readouterr()
     assert main(["train", "--resume", str(tmp_path / "mine-tiny-1"), "--device", "cpu"]) == 2
-    assert "are not those that this run began with" in capsys.readouterr().err
+    assert f"the images in {mine} changed since the run started" in capsys.readouterr().err
 
 
 def test_a_damaged_image_stops_a_run_that_then_goes_on_without_it(photos, tmp_path, capsys):
@@ -159,18 +159,19 @@ def test_a_damaged_image_stops_a_run_that_then_goes_on_without_it(photos, tmp_pa
     assert main(arguments) == 2
     error = capsys.readouterr().err
     assert "red/7.jpg cannot be read" in error and error.count("\n") == 1
-    proposed = shlex.split(error.partition("leave such images out: ")[2])
+    proposed = shlex.split(error.partition("skip such images: ")[2])
     assert main([*proposed[proposed.index("train") :], "--device", "cpu"]) == 0
     text = capsys.readouterr().out
-    assert text.count("left out: ") == 1 and "left out so far: 1 images" in text
+    assert text.count("skipped: ") == 1 and "corrupt images skipped so far: 1\n" in text
     for name in ("evaluate", "resume"):  # and the commands for later go on without it, too
         assert next(line for line in text.splitlines() if line.startswith(f"{name}:")).endswith("--skip-bad-images")
     assert log(tmp_path / "mine-tiny-1")[-1]["left_out"] == "1"
-    assert resumed(tmp_path / "mine-tiny-1", skip_bad=True)._bad_images() == [bad_image(text)]
+    training, validation = resume_run(tmp_path / "mine-tiny-1", skip_bad=True).loaders
+    assert [*training.bad.values(), *validation.bad.values()] == [bad_image(text)]
 
 
 def bad_image(text):
-    return next(line for line in text.splitlines() if line.startswith("left out: ")).removeprefix("left out: ")
+    return next(line for line in text.splitlines() if line.startswith("skipped: ")).removeprefix("skipped: ")
 
 
 def test_too_little_memory_names_an_option_and_a_value(photos, tmp_path, capsys, monkeypatch):
@@ -202,7 +203,7 @@ def test_whoever_doubts_an_error_can_see_where_it_comes_from(monkeypatch):
         (["--data", "{photos}", "--keep-side", "-3"], "--keep-side must be at least 1, got -3"),
         (["--data", "{photos}", "--weights", "none.safetensors"], "there is no weights file none.safetensors"),
         (["--data", "{photos}", "--weights", "cait_xxs25"], "there are no weights cait_xxs25"),
-        (["--data", "{photos}", "--weights", "x.pth", "--preset", "small"], "leave out --preset"),
+        (["--data", "{photos}", "--weights", "x.pth", "--preset", "small"], "omit --preset"),
         (["--data", "{photos}", "--teacher", "none.safetensors"], "there is no weights file none.safetensors"),
     ],
 )  # fmt: skip
@@ -241,7 +242,7 @@ def test_bad_input_of_eval_and_predict(arguments, sentence, trained, photos, tmp
 
 
 def test_the_printed_evaluation_gives_the_printed_score(trained, photos, capsys):
-    run = resumed(trained, device="cpu")
+    run = resume_run(trained, device="cpu")
     words = shlex.split(next_commands(run).splitlines()[1].partition(":")[2])
     assert main([*words[words.index("eval") :], "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["top1"] == run.best

@@ -1,7 +1,7 @@
-"""Measuring: how fast a model trains or predicts on this machine, in how much memory, and beside PyTorch.
+"""Speed and memory of training and prediction on this machine, also beside PyTorch.
 
-Each side runs in a process of its own (`worker`), because the peak memory of a process is all that can be measured of
-it. The sides take turns, step by step: on a machine that others use too, only what ran in the same minute compares.
+Each side runs in a process of its own (`worker`), because peak memory can only be measured per process. The sides take
+turns, step by step: on a shared machine, only measurements of the same minute are comparable.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ from typing import Any
 from ..models import find_model
 
 WORK = ("train", "predict")
-GRADIENTS = 2  # for each product of forward, backward has two
 
 
 @dataclass
 class Measured:
-    """Of one side: seconds of each step, and megabytes at its peak, on a GPU of the GPU's memory."""
+    """Measurements of one side."""
 
     name: str
-    seconds: list[float]
-    megabytes: float
+    seconds: list[float]  # of each step
+    megabytes: float  # at the peak; on a GPU, of its memory
 
     @property
     def median(self) -> float:
@@ -35,13 +34,13 @@ class Measured:
 
 @dataclass
 class Job:
-    """What is measured: steps of training, or predictions, on a batch of random images."""
+    """Work to measure: training steps or predictions on a batch of random images."""
 
     model: str
     batch: int
     work: str
     threads: int
-    micro_batch: int | None = None  # of training; None is what suits the model
+    micro_batch: int | None = None  # in training; None: the default of the model
     device: str = "cpu"
     precision: str = "fp32"  # or, on a GPU, "tf32" or "fp16"
 
@@ -50,27 +49,26 @@ class Job:
             raise ValueError(f"precision={self.precision} is for GPUs; a CPU is fastest with fp32")
 
     def gigaflop(self) -> float:
-        """Of the products of matrices in one step; a multiply-add counts as two."""
+        """Floating-point operations of the matrix products in a step, in billions; a multiply-add counts as two."""
         config = find_model(self.model)[1]
         multiply_adds = config.cost().multiply_adds
-        if self.work == "train":
-            first_layer = 3 * math.prod(config.img_size) * config.dim  # whose images need no gradient
-            multiply_adds += GRADIENTS * multiply_adds - first_layer
+        if self.work == "train":  # backward has two products for each of forward, but images need no gradient
+            multiply_adds += 2 * multiply_adds - 3 * math.prod(config.img_size) * config.dim
         return 2 * multiply_adds * self.batch / 1e9
 
 
 class Side:
-    """A worker process: `step()` lets it do one step."""
+    """A worker process, which answers "begin", "step" (its seconds) and "peak" (megabytes so far)."""
 
     def __init__(self, name: str, job: Job) -> None:
         self.name = name
         command = [sys.executable, "-m", "minicait.bench.worker", name, json.dumps(vars(job))]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def _ask(self, what: str) -> Any:
+    def ask(self, request: str) -> Any:
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
-            self.process.stdin.write(f"{what}\n")
+            self.process.stdin.write(f"{request}\n")
             self.process.stdin.flush()
             answer = self.process.stdout.readline()
         except BrokenPipeError:
@@ -82,34 +80,20 @@ class Side:
             raise ValueError(result)
         return result
 
-    def begin(self) -> None:
-        """Import and build everything."""
-        self._ask("begin")
-
-    def step(self) -> float:
-        return self._ask("step")
-
-    def peak(self) -> float:
-        """Megabytes, so far."""
-        return self._ask("peak")
-
     def end(self) -> None:
         self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
+        self.process.communicate()  # waits, and closes the pipes
 
 
 def measure(job: Job, names: list[str], rounds: int) -> list[Measured]:
-    """Every side of `names` in turn, after one step each that is not counted."""
+    """Measure all sides in turn, after an uncounted step of each."""
     sides = [Side(name, job) for name in names]
     try:
         for side in sides:
-            side.begin()
-            side.step()
-        seconds = [[side.step() for side in sides] for _ in range(rounds)]
-        return [Measured(side.name, [row[i] for row in seconds], side.peak()) for i, side in enumerate(sides)]
+            side.ask("begin")
+            side.ask("step")
+        seconds = [[side.ask("step") for side in sides] for _ in range(rounds)]
+        return [Measured(side.name, [row[i] for row in seconds], side.ask("peak")) for i, side in enumerate(sides)]
     finally:
         for side in sides:
             side.end()

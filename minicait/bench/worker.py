@@ -19,28 +19,32 @@ from autograd import cuda
 from autograd.backend import to_device
 
 from ..machine import peak_megabytes
-from ..models import Config, Model, find_model
+from ..models import Config, Model, create_model, find_model
+from ..train import Trainer, predict
+from ..train.recipe import PRODUCTS
+from . import Job
 
 CLASSES = 10
-KEPT_ALIVE: list[Any] = []
+Step = Callable[[], Any]
+_libraries: list[Any] = []  # of PyTorch: their operators disappear with them
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever began this ends it
-    name, job = sys.argv[1], json.loads(sys.argv[2])
-    step: Callable[[], Any] | None = None
-    for line in sys.stdin:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+    name, job = sys.argv[1], Job(**json.loads(sys.argv[2]))
+    step: Step | None = None
+    for request in map(str.strip, sys.stdin):
         answer: Any = True
         try:
-            if line == "begin\n":
-                step = SIDES[name](**job)
-            elif line == "step\n":
+            if request == "begin":
+                step = SIDES[name](job)
+            elif request == "step":
                 assert step is not None
-                before = time.perf_counter()
+                started = time.perf_counter()
                 step()
-                answer = time.perf_counter() - before
+                answer = time.perf_counter() - started
             else:
-                answer = peak(name, job["device"])
+                answer = peak(name, job.device)
         except (ImportError, ValueError, MemoryError, cuda.DeviceError) as error:
             answer = f"{name} cannot be measured: {error or 'out of memory'}"
         except Exception as error:
@@ -49,9 +53,9 @@ def main() -> None:
 
 
 def peak(name: str, device: str) -> float:
-    """Megabytes; on a GPU those that its allocator took from the GPU, which it keeps, so this is the most there was."""
+    """Peak memory in megabytes; on a GPU, what the allocator took from it and keeps."""
     if device == "cpu":
-        return peak_megabytes() or float("nan")  # where it cannot be told
+        return peak_megabytes() or float("nan")
     if name.startswith("timm"):
         return import_module("torch").cuda.max_memory_reserved(device) / 2**20
     cupy = cuda.module()
@@ -64,96 +68,71 @@ def data(side: int, batch: int) -> tuple[np.ndarray, np.ndarray]:
     return rng.standard_normal((batch, 3, side, side)).astype(np.float32), rng.integers(0, CLASSES, batch)
 
 
-def minicait_step(
-    model: str,
-    batch: int,
-    work: str,
-    threads: int,
-    micro_batch: int | None = None,
-    device: str = "cpu",
-    precision: str = "fp32",
-    processes: bool | None = None,
-) -> Callable[[], Any]:
-    from .. import create_model
-
-    net = create_model(model, CLASSES, drop_path_rate=0.0).to(device)
-    return own_step(net, batch, work, threads, micro_batch, processes, precision)
+def minicait_step(job: Job, processes: bool | None = None) -> Step:
+    model = create_model(job.model, CLASSES, drop_path_rate=0.0).to(job.device)
+    return bench_step(model, job.batch, job.work, job.threads, job.micro_batch, processes, job.precision)
 
 
-def own_step(
-    net: Model,
+def bench_step(
+    model: Model,
     batch: int,
     work: str,
     threads: int,
     micro_batch: int | None = None,
     processes: bool | None = None,
     precision: str = "fp32",
-) -> Callable[[], Any]:
-    """Where the model is. A step ends when a GPU has done all of it, the optimiser's part as well."""
-    from ..train import Trainer, predict
-    from ..train.recipe import PRODUCTS
-
-    images, labels = data(net.img_size[0], batch)
-    images = to_device(images, net.device)
+) -> Step:
+    """Return a function that does one step on the model's device, and waits for a GPU to complete it."""
+    images, labels = data(model.img_size[0], batch)
+    images = to_device(images, model.device)
     if work == "predict":
-        net.eval()
+        model.eval()
 
         def prediction() -> None:
             with ag.autocast(PRODUCTS[precision]):
-                predict(net, images, threads)
+                predict(model, images, threads)
 
         return prediction
-    trainer = Trainer(net, threads=threads, micro_batch=micro_batch, processes=processes, precision=precision)
-    wait = (lambda: None) if net.device == "cpu" else net.parameters()[0].data.device.synchronize
+    trainer = Trainer(model, threads=threads, micro_batch=micro_batch, processes=processes, precision=precision)
+    wait = (lambda: None) if model.device == "cpu" else model.parameters()[0].data.device.synchronize
     return lambda: (trainer.step(images, labels), wait())
 
 
-def timm_step(
-    model: str,
-    batch: int,
-    work: str,
-    threads: int,
-    micro_batch: None = None,
-    device: str = "cpu",
-    precision: str = "fp32",
-    compiled: bool = False,
-) -> Callable[[], Any]:
-    torch: Any = import_module("torch")  # its types, where it is installed, are not ours to check
-
+def timm_step(job: Job, compiled: bool = False) -> Step:
+    torch: Any = import_module("torch")  # not type-checked, even if it is installed
+    device, half = job.device, job.precision == "fp16"
     if device != "cpu" and not torch.cuda.is_available():
         raise ValueError(f"PyTorch {torch.__version__} cannot use the GPU")
-    torch.set_num_threads(threads)
-    family, config = find_model(model)
+    torch.set_num_threads(job.threads)
+    family, config = find_model(job.model)
     if family.name not in REFERENCES:
         raise ValueError(f"there is no model of PyTorch to compare {family.name} with")
     net = REFERENCES[family.name](import_timm(), config).to(device)
     net = torch.compile(net) if compiled else net
-    images, labels = (torch.from_numpy(array).to(device) for array in data(config.img_size[0], batch))
-
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
-    kind, half = device.partition(":")[0], precision == "fp16"
-    narrow = partial(torch.autocast, kind, torch.float16, enabled=half)
+    images, labels = (torch.from_numpy(array).to(device) for array in data(config.img_size[0], job.batch))
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = job.precision == "tf32"
+    autocast = partial(torch.autocast, device.partition(":")[0], torch.float16, enabled=half)
 
     def wait() -> None:
         if device != "cpu":
             torch.cuda.synchronize(device)
 
     wait()
-    if work == "predict":
+    if job.work == "predict":
         net.eval()
 
-        def predict() -> None:
-            with torch.inference_mode(), narrow():
+        def prediction() -> None:
+            with torch.inference_mode(), autocast():
                 net(images)
             wait()
 
-        return predict
+        return prediction
     optimiser = torch.optim.AdamW(net.parameters(), lr=5e-4, weight_decay=0.05)
-    scaler = torch.amp.GradScaler(kind, enabled=half)  # which does nothing if not
+    scaler = torch.amp.GradScaler(device.partition(":")[0], enabled=half)
 
     def step() -> None:
         optimiser.zero_grad()
-        with narrow():
+        with autocast():
             loss = torch.nn.functional.cross_entropy(net(images), labels)
         scaler.scale(loss).backward()
         scaler.step(optimiser)
@@ -164,19 +143,18 @@ def timm_step(
 
 
 def import_timm() -> Any:
-    """timm, also beside a torchvision without its compiled part, whose operators timm expects to be declared."""
+    """Import timm, even if torchvision lacks its compiled part: timm expects these operators to be declared."""
     torch: Any = import_module("torch")
     try:
         torch.ops.torchvision.nms  # noqa: B018
     except (AttributeError, RuntimeError):
-        library = torch.library.Library("torchvision", "DEF")
+        _libraries.append(torch.library.Library("torchvision", "DEF"))
         for name in ("nms", "qnms"):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        KEPT_ALIVE.append(library)  # for they last as long as it does
+            _libraries[-1].define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     return import_module("timm")
 
 
-def cait_in_timm(timm: Any, config: Config) -> Any:
+def timm_cait(timm: Any, config: Config) -> Any:
     c: Any = config
     return timm.models.cait.Cait(
         img_size=c.img_size, patch_size=c.patch_size, num_classes=CLASSES, embed_dim=c.dim, depth=c.depth,
@@ -184,9 +162,9 @@ def cait_in_timm(timm: Any, config: Config) -> Any:
     )  # fmt: skip
 
 
-REFERENCES: dict[str, Callable[[Any, Config], Any]] = {"cait": cait_in_timm}  # PyTorch's model, by family
+REFERENCES: dict[str, Callable[[Any, Config], Any]] = {"cait": timm_cait}  # PyTorch's model, by family
 
-SIDES: dict[str, Callable[..., Callable[[], Any]]] = {
+SIDES: dict[str, Callable[[Job], Step]] = {
     "minicait": minicait_step,
     "timm": timm_step,
     "timm-compiled": partial(timm_step, compiled=True),

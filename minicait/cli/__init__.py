@@ -18,16 +18,16 @@ EXAMPLES = """examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command. Bad input is one sentence and exit code 2."""
+    """Run a command and return its exit code; bad input is one sentence and 2."""
     args = parser().parse_args(arguments)
     return guarded(lambda: args.run(args))
 
 
 def parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
-    whole = argparse.ArgumentParser("minicait", description=__doc__, epilog=EXAMPLES, formatter_class=raw)
-    whole.add_argument("--version", action="version", version=f"minicait {__version__}")
-    commands = whole.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    top = argparse.ArgumentParser("minicait", description=__doc__, epilog=EXAMPLES, formatter_class=raw)
+    top.add_argument("--version", action="version", version=f"minicait {__version__}")
+    commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for module in (train, evaluate, predict, explain, bench, weights, selftest):
         module.add_to(commands)
-    return whole
+    return top

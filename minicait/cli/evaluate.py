@@ -1,11 +1,10 @@
-"""minicait eval: how often a trained model is right on the validation images of a dataset."""
+"""minicait eval: accuracy of a trained model on the validation images of a dataset."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from tqdm import tqdm
@@ -13,7 +12,7 @@ from tqdm import tqdm
 from ..data.loader import Batch, Loader
 from ..data.transforms import evaluation
 from ..files.pretrained import load_model, outputs_for
-from ..run.gpu_memory import advising, to_evaluate
+from ..run.advice import evaluation_memory, memory_advice
 from ..train.evaluate import evaluate
 from . import options
 
@@ -25,17 +24,15 @@ EXAMPLES = """examples:
 
 
 def add_to(commands: Any) -> None:
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = commands.add_parser("eval", help="evaluate a trained model", epilog=EXAMPLES, formatter_class=raw)
-    parser.add_argument("--weights", required=True, help="a file, or a published model such as cait_xxs24_224")
-    options.add_data(parser.add_argument_group("data"), "shapes", val_fraction=None)
-    parser.add_argument("--img-size", type=int, help="side of the images in pixels (default: the model's)")
-    parser.add_argument("--crop-ratio", type=float, help="part of the shorter side that is seen (default: the file's)")
-    parser.add_argument("--batch-size", type=int, default=64, help="images at a time (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of shapes (default: %(default)s)")
+    parser = options.add_command(commands, "eval", _evaluate, "evaluate a trained model", EXAMPLES)
+    add = parser.add_argument
+    options.add_weights(parser)
+    options.add_data(parser.add_argument_group("data"), val_fraction=None)
+    add("--crop-ratio", type=float, help="share of the shorter side that is kept (default: as in the weights file)")
+    add("--batch-size", type=int, default=64, help="(default: %(default)s)")
+    add("--seed", type=int, default=0, help="random seed of shapes (default: %(default)s)")
     options.add_machine(parser.add_argument_group("machine"))
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=_evaluate)
+    add("--json", action="store_true", help="print JSON")
 
 
 def _evaluate(args: argparse.Namespace) -> int:
@@ -44,25 +41,21 @@ def _evaluate(args: argparse.Namespace) -> int:
     side = model.img_size[0]
     ratio = info.crop_ratio if args.crop_ratio is None else args.crop_ratio
     images = options.source(args).open(side, args.seed, ratio).val
-    places = outputs_for(images.classes, info, model.num_classes)
-    prepare = evaluation(side, ratio, info.mean, info.std)
-    loader = Loader(images, args.batch_size, transform=prepare, threads=args.threads, skip_bad=args.skip_bad_images)
-
-    def batches() -> Iterator[Batch]:
-        for batch in tqdm(loader, disable=None, unit="batch"):
-            yield Batch(batch.images, places[batch.labels])
-
-    before = time.perf_counter()
-    needs = to_evaluate(model, min(args.batch_size, len(images)), args.micro_batch)
-    with advising(device, needs, "a smaller --img-size"):
-        scores = evaluate(model.to(device), batches(), args.threads, args.micro_batch)
-    rate = (len(images) - len(loader.bad)) / (time.perf_counter() - before)
+    outputs = outputs_for(images.classes, info, model.num_classes)
+    crop = evaluation(side, ratio, info.mean, info.std)
+    loader = Loader(images, args.batch_size, transform=crop, threads=args.threads, skip_bad=args.skip_bad_images)
+    batches = (Batch(x, outputs[labels]) for x, labels in tqdm(loader, disable=None, unit="batch"))
+    start = time.perf_counter()
+    memory = evaluation_memory(model, min(args.batch_size, len(images)), args.micro_batch)
+    with memory_advice(device, memory, "a smaller --img-size"):
+        scores = evaluate(model.to(device), batches, args.threads, args.micro_batch)
+    count = len(images) - len(loader.bad)
+    rate = count / (time.perf_counter() - start)
     if args.json:
-        print(json.dumps({**scores._asdict(), "images": len(images) - len(loader.bad), "left_out": len(loader.bad),
-                          "images_per_second": rate}))  # fmt: skip
+        print(json.dumps({**scores._asdict(), "images": count, "left_out": len(loader.bad), "images_per_second": rate}))
         return 0
     for reason in loader.bad.values():
-        print(f"left out: {reason}")
-    count = f"{len(images) - len(loader.bad):,} images of {side} pixels, {rate:.3g} images/s"
-    print(f"top-1 {scores.top1:.2%}, top-5 {scores.top5:.2%}, loss {scores.loss:.4f}; {count}")
+        print(f"skipped: {reason}")
+    print(f"top-1 {scores.top1:.2%}, top-5 {scores.top5:.2%}, loss {scores.loss:.4f}; "
+          f"{count:,} images of {side} pixels, {rate:.3g} images/s")  # fmt: skip
     return 0

@@ -1,4 +1,4 @@
-"""minicait explain: what a model sees in an image, as a page to look at."""
+"""minicait explain: an HTML report on what a model sees in an image."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import numpy as np
 from ..data.crops import centre_crop
 from ..data.picture import Picture
 from ..explain import block_graph, look, numbered, write_report
+from ..files.atomic import check_destination
 from ..files.pretrained import load_model
-from .predict import files
+from . import options
+from .predict import image_files
 
 EXAMPLES = """examples:
   minicait explain cat.jpg --weights cait_xxs24_224 --out report.html          published weights, downloaded
@@ -22,44 +24,30 @@ EXAMPLES = """examples:
 
 
 def add_to(commands: Any) -> None:
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = commands.add_parser("explain", help="show what a model sees", epilog=EXAMPLES, formatter_class=raw)
-    parser.add_argument("images", nargs="+", type=Path, metavar="IMAGE", help="files, or folders of them")
-    parser.add_argument("--weights", required=True, help="a file, or a published model such as cait_xxs24_224")
-    page = "the page; of several images, each has one with its number (default: %(default)s)"
-    parser.add_argument("--out", type=Path, default=Path("report.html"), metavar="FILE", help=page)
-    parser.add_argument("--img-size", type=int, help="side of the images in pixels (default: the model's)")
-    parser.add_argument("--png", action="store_true", help="write the pictures as files, too")
-    parser.add_argument("--json", action="store_true", help="write the numbers as a file, too")
-    parser.set_defaults(run=_explain)
+    parser = options.add_command(commands, "explain", _explain, "show what a model sees", EXAMPLES)
+    add = parser.add_argument
+    add("images", nargs="+", type=Path, metavar="IMAGE", help="files, or folders of them")
+    options.add_weights(parser)
+    add("--out", type=Path, default=Path("report.html"), metavar="FILE",
+        help="the page; several images have numbered pages (default: %(default)s)")  # fmt: skip
+    add("--png", action="store_true", help="also write the pictures as files")
+    add("--json", action="store_true", help="also write the numbers as a file")
 
 
 def _explain(args: argparse.Namespace) -> int:
-    _check(args.out)
-    paths = list(files(args.images))
+    if args.out.suffix != ".html":
+        raise ValueError(f"--out must be a file whose name ends in .html, got {args.out}")
+    check_destination(args.out)
+    paths = list(image_files(args.images))
     model, info = load_model(args.weights, args.img_size)
-    side, graph = model.img_size[0], None
+    graph = None
     for number, path in enumerate(paths, 1):
         out = args.out if len(paths) == 1 else numbered(args.out, number)
-        image = np.asarray(centre_crop(Picture(path).decode(), side, info.crop_ratio))
+        image = np.asarray(centre_crop(Picture(path).decode(), model.img_size[0], info.crop_ratio))
         inside = look(model, image, info.class_names, info.mean, info.std)
         graph = block_graph(model) if graph is None else graph
-        try:
-            written = write_report(inside, out, path.name, graph, args.png, args.json)
-        except OSError as error:
-            raise ValueError(f"{error.filename or out} cannot be written: {error.strerror or error}") from error
-        best = inside.best[0]
-        more = f" and {len(written) - 1} more beside it" if len(written) > 1 else ""
-        size = out.stat().st_size / 1e6
+        written = write_report(inside, out, path.name, graph, args.png, args.json)
+        best, size = inside.best[0], out.stat().st_size / 1e6
+        more = f" and {len(written) - 1} more files" if len(written) > 1 else ""
         print(f"{path}: {inside.classes[best]} {inside.probabilities[best]:.1%}; {out}, {size:.1f} MB{more}")
     return 0
-
-
-def _check(out: Path) -> None:
-    """Before anything is loaded or downloaded."""
-    if out.suffix != ".html":
-        raise ValueError(f"--out must be a file whose name ends in .html, got {out}")
-    if out.is_dir():
-        raise ValueError(f"{out} cannot be written: it is a folder")
-    if not out.parent.is_dir():
-        raise ValueError(f"{out} cannot be written: there is no folder {out.parent}")

@@ -1,41 +1,59 @@
-"""Options that several commands have."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Any
 
 from autograd import cuda
 
 from ..data.source import Source
+from ..train.recipe import PRODUCTS
 
 DATA = "shapes, imagenette, imagenette-320, imagenette-full, or a folder with a folder for each class"
 
 
-def add_data(group: Any, default: str, val_fraction: float | None = Source.val_fraction) -> None:
-    plain = Source()
-    group.add_argument("--data", default=default, help=f"{DATA} (default: %(default)s)")
-    part = "all of it" if val_fraction is None else "%(default)s"
-    kept = f"the part that is for validation if a folder has no val/ (default: {part})"
-    group.add_argument("--val-fraction", type=float, default=val_fraction, metavar="F", help=kept)
-    group.add_argument("--val-images", type=int, metavar="N", help="validate on so many (default: all; of shapes, 500)")
-    kinds = "of shapes: easy, medium or hard (default: %(default)s)"
-    group.add_argument("--difficulty", default=plain.difficulty, help=kinds)
-    keep = "read images once and keep them in memory, those to learn from shrunk to N pixels"
-    group.add_argument("--keep-side", type=int, metavar="N", help=keep)
+def add_command(
+    commands: Any, name: str, run: Callable[[Any], int], summary: str, examples: str = "", about: str | None = None
+) -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = commands.add_parser(name, help=summary, description=about, epilog=examples, formatter_class=raw)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_weights(parser: Any) -> None:
+    parser.add_argument("--weights", required=True, help="a file, or a published model such as cait_xxs24_224")
+    parser.add_argument("--img-size", type=int, help="side of the images in pixels (default: the model's)")
+
+
+def add_data(group: Any, val_fraction: float | None) -> None:
+    add, share = group.add_argument, "all" if val_fraction is None else val_fraction
+    add("--data", default="shapes", help=f"{DATA} (default: %(default)s)")
+    add("--val-fraction", type=float, default=val_fraction, metavar="F",
+        help=f"share of a folder without val/ that is for validation (default: {share})")  # fmt: skip
+    add("--val-images", type=int, metavar="N", help="use at most N validation images (default: all, or 500 shapes)")
+    add("--difficulty", default=Source.difficulty, help="easy, medium or hard shapes (default: %(default)s)")
+    add("--keep-side", type=int, metavar="N", help="keep images in memory, those for training shrunk to N pixels")
+
+
+def add_device(group: Any) -> None:
+    group.add_argument("--device", help="cpu, cuda or cuda:1 (default: cuda if it works, else cpu)")
 
 
 def add_machine(group: Any) -> None:
-    group.add_argument("--device", default=None, help="cpu, cuda or cuda:1 (default: cuda if it works, else cpu)")
-    group.add_argument("--threads", type=int, help="(default: all CPUs this process may use); changes no result")
-    pieces = "images at a time (default: a few on a CPU, the batch on a GPU); changes results by rounding only"
-    group.add_argument("--micro-batch", type=int, metavar="N", help=pieces)
-    group.add_argument("--skip-bad-images", action="store_true", help="leave damaged images out, and count them")
+    add_device(group)
+    add = group.add_argument
+    add("--threads", type=int, help="on a CPU, without effect on results (default: all CPUs this process may use)")
+    add("--micro-batch", type=int, metavar="N",
+        help="images at a time; changes rounding only (default: a few on a CPU, the batch on a GPU)")  # fmt: skip
+    add("--skip-bad-images", action="store_true", help="skip corrupt images, and count them")
 
 
 def add_precision(group: Any) -> None:
-    kinds = "fp32, or on a GPU tf32 or fp16, which are faster and less exact (default: the recipe's, fp32)"
-    group.add_argument("--precision", choices=["fp32", "tf32", "fp16"], help=kinds)
+    group.add_argument("--precision", choices=list(PRODUCTS), help="of matrix products; tf32 and fp16 are faster "
+                       "and less exact, on a GPU only (default: the recipe's, fp32)")  # fmt: skip
 
 
 def source(args: argparse.Namespace, **more: Any) -> Source:
@@ -44,24 +62,28 @@ def source(args: argparse.Namespace, **more: Any) -> Source:
 
 
 def machine(args: argparse.Namespace) -> dict[str, Any]:
-    """Where and how a run is done, which is no part of its plan."""
-    return {
-        "device": device(args), "threads": args.threads, "micro_batch": args.micro_batch,
-        "skip_bad": args.skip_bad_images,
-    }  # fmt: skip
+    """Options of a run that are not part of its plan."""
+    own = {"threads": args.threads, "micro_batch": args.micro_batch, "skip_bad": args.skip_bad_images}
+    return {"device": device(args), **own}
 
 
 def device(args: argparse.Namespace) -> str:
-    for name in ("threads", "micro_batch"):
-        if getattr(args, name) is not None and getattr(args, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
-    return device_named(args.device)
-
-
-def device_named(name: str | None) -> str:
-    """By default the GPU if it works, else the CPU."""
-    if name is None:
+    """Check the options of the machine before anything is loaded or downloaded, and return the device."""
+    check_positive(args, "threads", "micro_batch")
+    if args.device is None:
         return "cuda" if cuda.cuda_available() else "cpu"
-    if name != "cpu":
-        cuda.device_id(name)  # says so if there is no such GPU, before anything is loaded or downloaded
-    return name
+    if args.device != "cpu":
+        cuda.device_id(args.device)  # raises if it cannot be used
+    return args.device
+
+
+def check_positive(args: argparse.Namespace, *names: str) -> None:
+    """Raise ValueError if one of these options is given and less than 1."""
+    for name in names:
+        value = getattr(args, name, None)
+        if value is not None and value < 1:
+            raise ValueError(f"{flag(name)} must be at least 1, got {value}")
+
+
+def flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -1,4 +1,4 @@
-"""minicait predict: what is on these images?"""
+"""minicait predict: classify images."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from ..data.picture import BadImageError, Picture
 from ..data.transforms import evaluation
 from ..files.pretrained import load_model
 from ..machine import cpu_count, in_order
-from ..run.gpu_memory import advising, to_evaluate
+from ..run.advice import evaluation_memory, memory_advice
 from ..train.evaluate import predict
 from . import options
 
@@ -27,56 +28,50 @@ EXAMPLES = """examples:
   minicait predict --weights best.safetensors photos/*.jpg     many images
   minicait predict --weights best.safetensors photos --json > guesses.json
 """
-AT_A_TIME = 32
+BATCH = 32
 
 
 def add_to(commands: Any) -> None:
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = commands.add_parser("predict", help="tell what images show", epilog=EXAMPLES, formatter_class=raw)
+    parser = options.add_command(commands, "predict", _predict, "classify images", EXAMPLES)
     parser.add_argument("images", nargs="+", type=Path, metavar="IMAGE", help="files, or folders of them")
-    parser.add_argument("--weights", required=True, help="a file, or a published model such as cait_xxs24_224")
+    options.add_weights(parser)
     parser.add_argument("--top", type=int, default=5, metavar="N", help="guesses per image (default: %(default)s)")
-    parser.add_argument("--img-size", type=int, help="side of the images in pixels (default: the model's)")
     options.add_machine(parser.add_argument_group("machine"))
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=_predict)
 
 
 def _predict(args: argparse.Namespace) -> int:
-    if args.top < 1:
-        raise ValueError(f"--top must be at least 1, got {args.top}")
+    options.check_positive(args, "top")
     device = options.device(args)
-    paths = list(files(args.images))
+    paths = list(image_files(args.images))
     model, info = load_model(args.weights, args.img_size)
-    needs = to_evaluate(model, min(AT_A_TIME, len(paths)), args.micro_batch)
-    with advising(device, needs, "a smaller --img-size"):
-        model.to(device)
+    memory = evaluation_memory(model, min(BATCH, len(paths)), args.micro_batch)
     names = info.class_names or [f"class {i}" for i in range(model.num_classes)]
-    prepare = evaluation(model.img_size[0], info.crop_ratio, info.mean, info.std)
+    transform = evaluation(model.img_size[0], info.crop_ratio, info.mean, info.std)
     results, bad = [], []
 
     def read(path: Path) -> np.ndarray | BadImageError:
         try:
-            return prepare(Picture(path), None)
+            return transform(Picture(path), None)
         except BadImageError as error:
             return error
 
-    ready = in_order(read, paths, args.threads or cpu_count(), ahead=2 * AT_A_TIME)
-    for start in range(0, len(paths), AT_A_TIME):
-        found, images = [], []
-        for path, image in zip(paths[start : start + AT_A_TIME], ready, strict=False):
+    def readable() -> Iterator[tuple[Path, np.ndarray]]:
+        images = in_order(read, paths, args.threads or cpu_count(), ahead=2 * BATCH)
+        for path, image in zip(paths, images, strict=True):
             if not isinstance(image, BadImageError):
-                found.append(path)
-                images.append(image)
+                yield path, image
             elif args.skip_bad_images:
                 bad.append({"file": str(path), "error": str(image)})
-                print(f"left out: {image}", file=sys.stderr)
+                print(f"skipped: {image}", file=sys.stderr)
             else:
-                raise BadImageError(f"{image}; --skip-bad-images leaves such images out")
-        with advising(device, needs, "a smaller --img-size"):
-            logits = predict(model, np.stack(images), args.threads, args.micro_batch) if images else None
-        chances = [] if logits is None else softmax(logits, -1)
-        for path, p in zip(found, chances, strict=True):
+                raise BadImageError(f"{image}; --skip-bad-images skips such images")
+
+    images = readable()
+    while batch := list(islice(images, BATCH)):
+        with memory_advice(device, memory, "a smaller --img-size"):
+            logits = predict(model.to(device), np.stack([image for _, image in batch]), args.threads, args.micro_batch)
+        for (path, _), p in zip(batch, softmax(logits, -1), strict=True):
             best = np.argsort(-p, kind="stable")[: args.top]
             guesses = [{"class": names[i], "index": int(i), "probability": round(float(p[i]), 6)} for i in best]
             results.append({"file": str(path), "guesses": guesses})
@@ -89,9 +84,9 @@ def _predict(args: argparse.Namespace) -> int:
     return 0 if results or not bad else 2
 
 
-def files(given: list[Path]) -> Iterator[Path]:
-    """The images that were named, and those in the folders that were."""
-    for path in given:
+def image_files(paths: list[Path]) -> Iterator[Path]:
+    """Yield the given images, and those in the given folders."""
+    for path in paths:
         if path.is_dir():
             if not (found := images_in(path)):
                 raise ValueError(f"{path} has no images")

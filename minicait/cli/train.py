@@ -1,4 +1,4 @@
-"""minicait train: plan a run from the options, and let it go."""
+"""minicait train: turn the options into a plan, and run it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..data.source import NAMED
+import numpy as np
+
+from ..data.source import NAMED, Source
 from ..data.transforms import Augmentation
 from ..models import FAMILIES, Config, find_model, list_models
 from ..run.console import next_commands
 from ..run.plan import Plan, absolute
-from ..run.run import new_run, resumed, summary
+from ..run.run import new_run, resume_run
 from ..train.recipe import RECIPES, recipe, with_settings
 from . import options
 
@@ -20,126 +22,119 @@ EXAMPLES = """examples:
   minicait train --data photos                      the tiny preset on your own images
   minicait train --data photos --weights cait_xxs24_224 --recipe transfer       start from published weights
   minicait train --data imagenette --preset small --img-size 64 --epochs 20
-  minicait train --resume runs/photos-tiny-1        go on where a run stopped
+  minicait train --resume runs/photos-tiny-1        resume a run that was stopped
 """
-
-# options that are part of a run's plan, which a resumed run has already
-PLANNED = (
-    "preset", "img_size", "patch_size", "weights", "teacher", "data", "difficulty", "train_images", "val_images",
-    "val_fraction", "keep_side", "recipe", "epochs", "batch_size", "lr", "precision", "set", "seed", "out", "runs",
-    "smoke", "overfit_one_batch",
-)  # fmt: skip
+NOT_PLANNED = {"resume", "device", "threads", "micro_batch", "skip_bad_images", "checkpoint_batches"}
 
 
 def add_to(commands: Any) -> None:
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = commands.add_parser("train", help="train a model", epilog=EXAMPLES, formatter_class=raw)
-    what = parser.add_argument_group("what to train")
-    sizes = "tiny, small, xxs24, ...: see `minicait models` (default: %(default)s)"
-    what.add_argument("--preset", default="tiny", help=sizes)
-    what.add_argument("--img-size", type=int, help="side of the images in pixels (default: the preset's)")
-    patches = "side of the patches (default: the preset's; an eighth of --img-size; for shapes a quarter)"
-    what.add_argument("--patch-size", type=int, help=patches)
-    what.add_argument("--weights", help="start from this file, or from a published model such as cait_xxs24_224")
-    what.add_argument("--teacher", help="distil: learn from the model in this file as well")
+    parser = options.add_command(commands, "train", _train, "train a model", EXAMPLES)
+    add = parser.add_argument_group("model").add_argument
+    add("--preset", default="tiny", help="tiny, small, xxs24, ...: see `minicait models` (default: %(default)s)")
+    add("--img-size", type=int, help="side of the images in pixels (default: the preset's)")
+    add("--patch-size", type=int, help="side of the patches (default: the preset's; with a small preset and --img-size "
+        "an eighth of it; for shapes a quarter)")  # fmt: skip
+    add("--weights", help="initial weights: a file, or a published model such as cait_xxs24_224")
+    add("--teacher", help="distil this model: a file, or a published model")
     data = parser.add_argument_group("data")
-    options.add_data(data, "shapes")
-    data.add_argument("--train-images", type=int, metavar="N", help="use so many (default: all; of shapes, 6000)")
+    options.add_data(data, Source.val_fraction)
+    data.add_argument("--train-images", type=int, metavar="N",
+                      help="use at most N training images (default: all, or 6000 shapes)")  # fmt: skip
     how = parser.add_argument_group("recipe")
-    how.add_argument("--recipe", help=f"{', '.join(RECIPES)} (default: what suits the data and the preset)")
-    how.add_argument("--epochs", type=int, help="times through the training images (default: the recipe's)")
-    how.add_argument("--batch-size", type=int, help="images that make a step (default: the recipe's)")
-    how.add_argument("--lr", type=float, help="learning rate at its peak (default: the recipe's)")
+    add = how.add_argument
+    add("--recipe", help=f"{', '.join(RECIPES)} (default: one that suits the data and the preset)")
+    add("--epochs", type=int, help="passes over the training images (default: the recipe's)")
+    add("--batch-size", type=int, help="images per step (default: the recipe's)")
+    add("--lr", type=float, help="peak learning rate (default: the recipe's)")
     options.add_precision(how)
-    how.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
-                     help="anything else in the recipe: mixup=0.2, crop=padded, colour_jitter=0.3, ...")  # fmt: skip
-    how.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
+    add("--set", action="append", default=[], metavar="NAME=VALUE",
+        help="any other value of the recipe: mixup=0.2, crop=padded, colour_jitter=0.3, ...")  # fmt: skip
+    add("--seed", type=int, default=0, help="random seed (default: %(default)s)")
     run = parser.add_argument_group("run")
-    run.add_argument("--out", type=Path, default=Path("runs"), help="where its folder is made (default: %(default)s)")
-    run.add_argument("--resume", type=Path, metavar="FOLDER", help="go on with a run, to the bit")
+    add = run.add_argument
+    add("--out", type=Path, default=Path("runs"), help="folder of runs (default: %(default)s)")
+    add("--resume", type=Path, metavar="FOLDER", help="resume a run, bit for bit")
     options.add_machine(run)
-    often = "write a checkpoint every N batches (default: %(default)s)"
-    run.add_argument("--checkpoint-batches", type=int, default=100, metavar="N", help=often)
-    run.add_argument(
-        "--runs", type=int, default=1, metavar="N", help="with N seeds, of data and weights: mean and deviation"
-    )
-    run.add_argument("--smoke", action="store_true", help="a few seconds, to see that everything works")
-    run.add_argument("--overfit-one-batch", action="store_true", help="learn one batch by heart, as a check")
-    parser.set_defaults(run=_train, defaults={name: parser.get_default(name) for name in PLANNED})
+    add("--checkpoint-batches", type=int, default=100, metavar="N",
+        help="write a checkpoint every N batches (default: %(default)s)")  # fmt: skip
+    add("--runs", type=int, default=1, metavar="N", help="train with N seeds, and print mean and standard deviation")
+    add("--smoke", action="store_true", help="train for a few seconds, to see that everything works")
+    add("--overfit-one-batch", action="store_true", help="train on a single batch, to check the model")
+    parser.set_defaults(defaults=vars(parser.parse_args([])))
 
 
 def _train(args: argparse.Namespace) -> int:
-    for name in ("runs", "checkpoint_batches", "img_size", "patch_size"):
-        if getattr(args, name) is not None and getattr(args, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
+    options.check_positive(args, "runs", "checkpoint_batches", "img_size", "patch_size")
     machine = {**options.machine(args), "checkpoint_batches": args.checkpoint_batches}
-    given = [name for name in PLANNED if getattr(args, name) != args.defaults[name]]
-    if args.resume is not None and given:
-        named = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise ValueError(f"--resume goes on with a run as it was planned; leave out {named}")
+    given = [name for name, default in args.defaults.items() if getattr(args, name) != default]
+    if args.resume is not None and (planned := [options.flag(name) for name in given if name not in NOT_PLANNED]):
+        raise ValueError(f"--resume continues a run as planned; omit {', '.join(planned)}")
     scores = []
     for number in range(args.runs):
         if args.resume is not None:
-            run = resumed(args.resume, **machine)
+            run = resume_run(args.resume, **machine)
         else:
             plan = _plan(args, args.seed + number)
             kind = args.preset if args.weights is None else "from-weights"
             run = new_run(plan, args.out, f"{plan.data.name}-{kind}", **machine)
-        last = run.go()
+        last = run.train()
         scores.append(last.score)
         if args.overfit_one_batch:
-            print("the batch is learned by heart" if last.top1 == 1 else f"of the batch, {last.top1:.0%} is learned")
+            print(f"the model classifies {last.top1:.1%} of the batch correctly")
         print(f"best weights: {run.best_weights}, top-1 {run.best:.1%}")
         pictures = [run.path / name for name in ("curves.svg", "attention.png") if (run.path / name).is_file()]
         print(f"see {' and '.join(map(str, pictures))}")
         if run.reports:
-            print(f"what it sees in some images, to be opened in a browser: {' '.join(map(str, run.reports))}")
-        if run.signals.asked is not None and number + 1 < args.runs:
-            print(f"stopped after {number + 1} of {args.runs} runs: {summary(scores)}")
-            return 128 + run.signals.asked
+            print(f"reports on some images, to open in a browser: {' '.join(map(str, run.reports))}")
+        if run.signals.received is not None and number + 1 < args.runs:
+            print(f"stopped after {number + 1} of {args.runs} runs: {_mean(scores)}")
+            return 128 + run.signals.received
     print(next_commands(run))
-    print(f"top-1: {summary(scores)}")
+    print(f"top-1: {_mean(scores)}")
     return 0
 
 
+def _mean(scores: list[float]) -> str:
+    """Mean and standard deviation of several runs."""
+    if len(scores) == 1:
+        return f"{scores[0]:.1%} over 1 run"
+    return f"{np.mean(scores):.1%} ± {np.std(scores, ddof=1):.1%} over {len(scores)} runs"
+
+
 def _plan(args: argparse.Namespace, seed: int) -> Plan:
-    """What the options ask for."""
     if args.smoke and args.overfit_one_batch:
         raise ValueError("choose one of --smoke and --overfit-one-batch")
     if args.weights is not None and (args.preset != args.defaults["preset"] or args.patch_size is not None):
-        raise ValueError("--weights decides the model; leave out --preset and --patch-size")
+        raise ValueError("--weights determines the model; omit --preset and --patch-size")
     model = _model_name(args.preset, args.data)
     config, patch = find_model(model)[1], args.patch_size
-    scales = args.weights is None and config.img_size[0] == 8 * config.patch_size  # a preset for small images
-    if scales and patch is None and (args.data == "shapes" or args.img_size is not None):
+    small = args.weights is None and config.img_size[0] == 8 * config.patch_size  # a preset for small images
+    if small and patch is None and (args.data == "shapes" or args.img_size is not None):
         side, across = args.img_size or config.img_size[0], 4 if args.data == "shapes" else 8
         if side % across:
-            raise ValueError(
-                f"--img-size {side} is no multiple of {across}, the patches across; or choose --patch-size"
-            )
+            raise ValueError(f"--img-size {side} is not a multiple of {across}, the patches per row; try --patch-size")
         patch = side // across
     chosen = recipe(args.recipe or _recipe_name(args, config))
-    asked = {"epochs": args.epochs, "batch_size": args.batch_size}
-    chosen = with_settings(chosen.changed(**asked, lr=args.lr, precision=args.precision, seed=seed), args.set)
+    sizes = {"epochs": args.epochs, "batch_size": args.batch_size}
+    chosen = with_settings(chosen.changed(**sizes, lr=args.lr, precision=args.precision, seed=seed), args.set)
     if args.teacher is not None and chosen.distillation is None:
         chosen = chosen.changed(distillation="hard")
     data = options.source(args, train_images=args.train_images)
     if data.data not in NAMED:
-        data = replace(data, data=str(Path(data.data).resolve()))  # so that a run can be resumed from anywhere
+        data = replace(data, data=str(Path(data.data).resolve()))  # so that a run resumes from any folder
     if args.smoke:
-        few = {"epochs": 2, "batch_size": 8} | {k: v for k, v in asked.items() if v is not None}
-        chosen = chosen.changed(**few)
+        chosen = chosen.changed(epochs=2, batch_size=8).changed(**sizes)
         data = replace(data, train_images=4 * chosen.batch_size, val_images=20)
     if args.overfit_one_batch:
         plain = {"label_smoothing": 0.0, "mixup": 0.0, "cutmix": 0.0, "weight_decay": 0.0, "constant_lr": True}
-        chosen = chosen.changed(epochs=60, augmentation=Augmentation(), repeats=1, **plain).changed(**asked)
+        chosen = chosen.changed(epochs=60, augmentation=Augmentation(), repeats=1, **plain).changed(**sizes)
         data = replace(data, train_images=chosen.batch_size)
     weights, teacher = absolute(args.weights), absolute(args.teacher)
     return Plan(chosen, data, model, args.img_size, patch, weights, teacher, args.overfit_one_batch)
 
 
 def _model_name(short: str, data: str) -> str:
-    """tiny is cait_tiny_32 on shapes and cait_tiny_64 on photographs; xxs24 is cait_xxs24_224."""
+    """Complete a short name: tiny is cait_tiny_32 on shapes, cait_tiny_64 on photographs; xxs24 is cait_xxs24_224."""
     families = ("", *(f"{family.name}_" for family in FAMILIES))
     sizes = ("", "_32", "_64", "_224") if data == "shapes" else ("", "_64", "_224")
     names = [f"{family}{short}{size}" for family in families for size in sizes]

@@ -1,6 +1,6 @@
-"""Small models side by side: the same images, steps and seeds for each, and what to measure in them.
+"""Small models side by side: the same images, steps and seeds for each, and measurements of gradients and residuals.
 
-For experiments that say something in minutes (examples/depth_experiment.py, examples/class_attention_experiment.py).
+Used by examples/depth_experiment.py and examples/class_attention_experiment.py, which take minutes.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from ..train.evaluate import evaluate
 from ..train.recipe import Recipe
 from ..train.trainer import Trainer
 
-WARMUP = 0.1  # of all steps
+WARMUP = 0.1  # share of all steps
 Job = TypeVar("Job")
 
 
 class Result(NamedTuple):
-    losses: list[float]  # of every step
-    accuracy: float  # on images it has not seen
+    losses: list[float]  # of all steps
+    accuracy: float  # on validation images
 
 
-def whole(shapes: Shapes) -> Batch:
-    """All images of a set as one batch."""
+def as_batch(shapes: Shapes) -> Batch:
+    """Return all images of a dataset as one batch."""
     images, labels = zip(*(shapes[i] for i in range(len(shapes))), strict=True)
     return Batch(normalise(np.stack(images)), np.array(labels))
 
 
 def train(model: CaiT, seen: Batch, unseen: Batch, steps: int, lr: float, batch_size: int, seed: int) -> Result:
-    """AdamW with warm-up and cosine on batches drawn at random, and the accuracy in the end. On one thread."""
+    """Train on random batches with AdamW, warm-up and cosine, on one thread; evaluate at the end."""
     recipe = Recipe(lr=lr, constant_lr=False, warmup_epochs=WARMUP, batch_size=batch_size, seed=seed)
-    trainer = Trainer(model, recipe, threads=1, processes=False, micro_batch=batch_size)  # small: in one piece
+    trainer = Trainer(model, recipe, threads=1, processes=False, micro_batch=batch_size)  # small: not split
     trainer.total_steps = steps
     losses = []
     for step in range(steps):
@@ -58,38 +58,36 @@ def train(model: CaiT, seen: Batch, unseen: Batch, steps: int, lr: float, batch_
 
 
 def like_width(model: CaiT, width: int) -> None:
-    """Scale the first weights of all blocks, so that a layer does to its input what one of `width` channels would.
+    """Scale the initial weights of all blocks, so that a layer acts on its input like one of `width` channels.
 
     Weights have standard deviation 0.02 at any width d, so a linear layer multiplies the size of a normalised input by
-    0.02 sqrt(d): 0.11 for 32 channels, 0.39 for 384. A narrow model is tame because of that, and not because it is
-    shallow or well made.
+    0.02 sqrt(d): 0.11 for 32 channels, 0.39 for 384. Unscaled, a narrow model would be stable for this reason alone.
     """
     factor = math.sqrt(width / model.config.dim)
     for name, module in model.named_modules():
-        if name.startswith("blocks") and isinstance(module, Linear) and ".proj_" not in name:  # which mix heads
+        if name.startswith("blocks") and isinstance(module, Linear) and ".proj_" not in name:  # talking heads
             module.weight.data *= np.float32(factor)
 
 
 def gradient_flow(model: CaiT, images: np.ndarray, labels: np.ndarray) -> list[float]:
-    """||dL/dx|| for the main path x before every block of the first stage, and behind the last of them."""
+    """Return ||dL/dx|| for the main path x before every block of the first stage, and after the last one."""
     path: list[ag.Tensor] = []
 
-    def seen(forward: Callable[..., ag.Tensor]) -> Callable[..., ag.Tensor]:
-        def listening(x: ag.Tensor, *rest: Any) -> ag.Tensor:
+    def recorded(forward: Callable[..., ag.Tensor]) -> Callable[..., ag.Tensor]:
+        def call(x: ag.Tensor) -> ag.Tensor:
             path.append(x)
-            y = forward(x, *rest)
+            y = forward(x)
             if len(path) == len(model.blocks):
                 path.append(y)
             return y
 
-        return listening
+        return call
 
     for block in model.blocks:
-        block.forward = seen(block.forward)  # type: ignore[method-assign]
+        block.forward = recorded(block.forward)  # type: ignore[method-assign]
     try:
         with blas_threads(1):
-            loss = ops.cross_entropy(model(images), labels)
-            gradients = ag.grad(loss, path)
+            gradients = ag.grad(ops.cross_entropy(model(images), labels), path)
     finally:
         for block in model.blocks:
             del block.forward
@@ -97,33 +95,31 @@ def gradient_flow(model: CaiT, images: np.ndarray, labels: np.ndarray) -> list[f
 
 
 def residual_ratios(model: CaiT, images: np.ndarray) -> dict[str, list[float]]:
-    """||branch|| / ||main path|| of every block of the first stage (Fig. 4), for attention and FFN."""
+    """Return ||branch|| / ||main path|| for attention and FFN of every block of the first stage (Fig. 4)."""
     with ag.no_grad(), blas_threads(1), record(model) as inside:
         model(images)
-    return {
-        part: [inside.residual[f"blocks.{i}.{part}"].ratio for i in range(len(model.blocks))]
-        for part in ("attn", "mlp")
-    }
+    blocks = range(len(model.blocks))
+    return {part: [inside.residual[f"blocks.{i}.{part}"].ratio for i in blocks] for part in ("attn", "mlp")}
 
 
 def in_processes(work: Callable[[Job], Any], jobs: Sequence[Job], processes: int) -> Iterator[tuple[int, Any]]:
-    """(number of the job, work(job)), as they are done. Every job is computed by one thread."""
+    """Yield the number of each job and work(job), as they finish. Every job runs on one thread."""
     if processes == 1:
         yield from enumerate(map(work, jobs))
         return
-    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:  # as it works everywhere
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         numbers = {pool.submit(work, job): i for i, job in enumerate(jobs)}
         for done in as_completed(numbers):
             yield numbers[done], done.result()
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
-    """The mean, and how far the values are apart: the largest minus the smallest."""
+    """Return the mean, and the largest minus the smallest value."""
     return float(np.mean(values)), float(np.ptp(values))
 
 
 def save(path: Path, command: str, machine: str, settings: dict[str, Any], results: list[dict[str, Any]]) -> None:
-    """One line for each result, numbers to four digits."""
+    """Write JSON with one line per result and numbers of four digits."""
     rows = ",\n".join("  " + json.dumps(_short(result)) for result in results)
     head = json.dumps({"command": command, "machine": machine, "settings": settings}, indent=1)
     path.parent.mkdir(parents=True, exist_ok=True)

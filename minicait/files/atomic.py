@@ -31,6 +31,14 @@ def atomic(path: Path) -> Iterator[Path]:
             unfinished.unlink(missing_ok=True)
 
 
+def check_destination(path: Path) -> None:
+    """Raise ValueError if no file can be written at `path`, before any work is done."""
+    if path.is_dir():
+        raise ValueError(f"{path} cannot be written: it is a folder")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path} cannot be written: there is no folder {path.parent}")
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     with atomic(path) as unfinished:
         unfinished.write_bytes(content)

@@ -1,4 +1,4 @@
-"""A trained model from whatever names it: a file of ours, a file of published weights, or a published model's name."""
+"""A trained model, from a file of ours, a file of published weights, or the name of a published model."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ OFFICIAL = "https://dl.fbaipublicfiles.com/deit"  # MINICAIT_OFFICIAL names a mi
 def load_model(
     weights: str | Path, img_size: int | None = None, classes: Sequence[str] | None = None, seed: int = 0
 ) -> tuple[Model, Info]:
-    """The model in evaluation mode, and what is known about it: its classes, and how images are prepared for it.
+    """Return the model in evaluation mode, and its classes and preprocessing.
 
-    For another image size, the positions are resized. For other classes, the head starts anew.
+    For another image size, position embeddings are resized. For other classes, the head is initialised.
     """
     if img_size is not None and img_size < 1:
         raise ValueError(f"the image size must be at least 1, got {img_size}")
@@ -41,7 +41,7 @@ def load_model(
 
 
 def open_pretrained(weights: str | Path) -> tuple[WeightFile, Info]:
-    """A weights file, and what is known about the model in it."""
+    """Open a weights file, and return it with what is known about its model."""
     path = get_weights(str(weights)) if str(weights) in published_models() else Path(weights)
     if not path.suffix and not path.exists():
         names = ", ".join(sorted(published_models()))
@@ -51,7 +51,7 @@ def open_pretrained(weights: str | Path) -> tuple[WeightFile, Info]:
 
 
 def recognised(file: WeightFile) -> Info:
-    """Published files say nothing about themselves, but the shapes of their tensors tell all that matters."""
+    """Derive the model of a file without metadata from the shapes of its tensors."""
     for family in FAMILIES:
         try:
             config = family.model.config_of(file.shapes)
@@ -64,13 +64,11 @@ def recognised(file: WeightFile) -> Info:
 
 
 def outputs_for(classes: Sequence[str], info: Info, outputs: int) -> np.ndarray:
-    """For each class of the data, the index of the model's output for it: by name where the model has names."""
+    """Index of the model's output for each class of the data, by name unless the model's classes are unnamed."""
     known = info.class_names
-    if known is not None and list(classes) == list(known):  # also where two classes have one name
-        return np.arange(outputs)
-    if known is None:
-        if len(classes) != outputs:
-            raise ValueError(f"the model has {outputs} unnamed classes, the data has {len(classes)}")
+    if known is None and len(classes) != outputs:
+        raise ValueError(f"the model has {outputs} unnamed classes, the data has {len(classes)}")
+    if known is None or list(classes) == list(known):  # even if two classes share a name
         return np.arange(outputs)
     unknown = [name for name in classes if name not in known]
     if unknown:
@@ -82,7 +80,7 @@ def outputs_for(classes: Sequence[str], info: Info, outputs: int) -> np.ndarray:
 
 
 def get_weights(name: str) -> Path:
-    """The file with the published weights of a model, downloaded to the cache unless it is there."""
+    """Return the file with the published weights of a model, downloaded to the cache unless it is there."""
     family, _ = find_model(name)
     if name not in family.published:
         known = ", ".join(sorted(published_models()))
@@ -103,7 +101,7 @@ def get_weights(name: str) -> Path:
 
 
 def sources(name: str) -> list[tuple[str, str]]:
-    """(address, file name) of a model's weights: timm's copy on the hub first, then the authors' file."""
+    """URL and file name of a model's weights: timm's copy on the hub first, then the authors' file."""
     hub, official = os.environ.get("HF_ENDPOINT", HUB), os.environ.get("MINICAIT_OFFICIAL", OFFICIAL)
     published = find_model(name)[0].published[name]
     return [
@@ -113,17 +111,17 @@ def sources(name: str) -> list[tuple[str, str]]:
 
 
 def _check_shapes(name: str, path: Path) -> None:
-    """A download that is not this model's weights must not stay in the cache."""
+    """Delete a download that does not hold this model's weights."""
     try:
         if open_weights(path).shapes != _shapes(name):
             raise ValueError(f"its tensors are not those of {name}")
     except ValueError as error:
         path.unlink()
-        raise DownloadError(f"what was downloaded for {name} is not its weights: {error}; it was deleted") from error
+        raise DownloadError(f"the download for {name} is not its weights: {error}; it was deleted") from error
 
 
 def _shapes(name: str) -> dict[str, tuple[int, ...]]:
-    """Shapes of a model's tensors, from one that is a single block deep: the others are alike."""
+    """Shapes of a model's tensors, from a model with a single block, which is faster to build."""
     family, config = find_model(name)
     shapes = {}
     for key, tensor in family.model.from_config(config.changed(depth=1)).named_tensors():

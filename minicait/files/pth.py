@@ -73,11 +73,10 @@ class _SealedFunction:
     def __call__(self, *args: Any) -> Any:
         return self._function(*args)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, *args: Any) -> None:
         raise UnsafeFileError("the pickle tries to rewrite the reader")
 
-    def __setstate__(self, state: Any) -> None:
-        raise UnsafeFileError("the pickle tries to rewrite the reader")
+    __setstate__ = __setattr__
 
 
 class _Storage(NamedTuple):
@@ -94,15 +93,7 @@ class _Inert:
 
     def __init__(self, *args: Any) -> None: ...
 
-    def __setstate__(self, state: Any) -> None: ...
-
-    def __setitem__(self, key: Any, value: Any) -> None: ...
-
-    def append(self, item: Any) -> None: ...
-
-    def extend(self, items: Any) -> None: ...
-
-    def add(self, item: Any) -> None: ...
+    __setstate__ = __setitem__ = append = extend = add = __init__
 
 
 _STORAGES = {

@@ -23,16 +23,17 @@ from ..data.picture import MEAN, STD
 from ..models import Config, Model, family_named, family_of
 from ..models.model import LazyTensor
 from ..nn import Module
+from .atomic import check_destination
 from .pth import read_pth, read_tensor, tensors_in
 from .tensorfile import open_tensors, write_tensors
 
 FORMATS = (".safetensors", ".npz", ".pth", ".pt")
-PLAIN_ENTRIES, EMA_ENTRIES = ("model", "state_dict", ""), ("model_ema", "state_dict_ema")  # of training checkpoints
+PLAIN_ENTRIES, EMA_ENTRIES = ("model", "state_dict", ""), ("model_ema", "state_dict_ema")  # in training checkpoints
 
 
 @dataclass
 class Info:
-    """Everything a weights file of ours says beside the weights."""
+    """Metadata of a weights file."""
 
     family: str
     config: Config
@@ -46,7 +47,7 @@ class Info:
 
     @staticmethod
     def from_json(content: dict[str, Any]) -> Info:
-        """Entries that a later version may add are ignored; files of version 0.1 have no family."""
+        """Ignore entries that a later version may add; files of version 0.1 have no family."""
         family = family_named(content.get("family", "cait"))
         config = family.model.config_type.from_json(content["config"])
         rest = {key: content[key] for key in ("class_names", "mean", "std", "crop_ratio") if key in content}
@@ -65,7 +66,7 @@ class WeightFile:
 
 
 def open_weights(path: str | Path, ema: bool = False) -> WeightFile:
-    """Look into a weights file. `ema` takes the averaged weights of a PyTorch training checkpoint."""
+    """Open a weights file. `ema` selects the averaged weights of a PyTorch training checkpoint."""
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"there is no weights file {path}")
@@ -79,7 +80,7 @@ def open_weights(path: str | Path, ema: bool = False) -> WeightFile:
         opened = _open_npz(path) if path.suffix == ".npz" else _open_safetensors(path)
     if not opened.shapes:
         raise ValueError(f"{path.name} holds no tensors")
-    # "module." is what PyTorch's data parallelism puts in front of every name
+    # PyTorch's data parallelism prefixes every name with "module."
     full = {name.removeprefix("module."): name for name in opened.shapes}
     shapes = {name: opened.shapes[original] for name, original in full.items()}
     return replace(opened, shapes=shapes, read=lambda name: opened.read(full[name]))
@@ -117,7 +118,7 @@ def load_weights(model: Module, path: str | Path, new_head: bool = False, ema: b
 
 
 def _skipped_heads(file: WeightFile, model: Module, new_head: bool) -> set[str]:
-    """Tensors of classifier heads that the model keeps as they are."""
+    """Names of the classifier heads' tensors that are not read from the file."""
     if not isinstance(model, Model):
         return set()
     skipped = set()
@@ -149,8 +150,7 @@ def save_weights(
     path = Path(path)
     if path.suffix != ".safetensors":
         raise ValueError(f"{path.name}: weights are written as .safetensors")
-    if not path.parent.is_dir():
-        raise ValueError(f"there is no folder {path.parent}")
+    check_destination(path)
     if isinstance(class_names, str):
         raise ValueError("class_names must be a list of names, got one string")
     family = family_of(model)

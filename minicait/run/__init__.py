@@ -1,10 +1,11 @@
-"""What the command line adds to a trainer: a plan, a folder with everything in it, progress, and a way to go on.
+"""The command line's view of a trainer: a plan, a folder with all results, progress, and resuming.
 
-plan        all that decides the result of a run, as plain data
+plan        everything that decides the result of a run, as plain data
 run         the run itself
-console     what it prints: device, model, data, estimate, commands to go on
+folder      a new folder for each run, and its plan as a file
+console     printed text: device, model, data, estimate, next commands
 journal     a row per epoch, as log.csv and as curves
-pictures    those curves, and a batch as the model sees it
+pictures    curves, a training batch, and the attention of the trained model
+advice      errors with advice on how to continue, and a micro-batch that fits a GPU's memory
 signals     Ctrl-C and SIGTERM
-gpu_memory  advice when a GPU runs out of memory
 """

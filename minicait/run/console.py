@@ -1,4 +1,4 @@
-"""What a run tells a person: what it will do, how long that takes, and what can be done with the result."""
+"""Printed text of a run: the plan at its start, the time left, and commands for its result."""
 
 from __future__ import annotations
 
@@ -19,93 +19,90 @@ if TYPE_CHECKING:
     from .run import Run
 
 PRECISIONS = {
-    "fp32": "fp32, all in float32",
-    "tf32": "tf32, matrices are multiplied with 10 bits of each factor behind the point; all else in float32",
-    "fp16": "fp16, matrices are multiplied in float16, with a loss that is scaled for it; weights in float32",
+    "fp32": "fp32, everything in float32",
+    "tf32": "tf32, matrix products with mantissas of 10 bits, everything else in float32",
+    "fp16": "fp16, matrix products in float16 with loss scaling, weights in float32",
 }
-FORWARD = 0.35  # of the cost of a training step, for an estimate
+FORWARD_COST = 0.35  # of a training step, for the estimate
 
 
 def first_lines(run: Run) -> str:
-    """Device with the reason, model, data, recipe, folder."""
+    """Device, model, data, recipe and folder, one per line."""
     plan, model = run.plan, run.model
-    c, side = model.cost(), model.img_size[0]
-    start = plan.model if plan.weights is None else f"from {plan.weights}"
+    cost, source = model.cost(), plan.model
     if plan.weights is not None:
-        start += ", head kept" if run.head_kept else f", new head for {len(run.classes)} classes"
-    counts = f"{len(run.images.train):,} to train, {len(run.images.val):,} to validate"
-    said = {key: value for key, value in changes(plan.recipe).items() if key != "precision"}
+        source = f"from {plan.weights}, {'head kept' if run.head_kept else f'new head for {len(run.classes)} classes'}"
+    counts = f"{len(run.images.train):,} training images, {len(run.images.val):,} validation images"
     lines = {
         "device": device_line(run.device, run.threads),
-        "model": f"{start}, patches of {model.config.patch_size}, {c.parameters:,} parameters, "
-        f"{c.multiply_adds / 1e9:.2f} GFLOPs per image",
-        "data": f"{run.images.name}, {len(run.classes)} classes, {side} pixels, {counts}",
+        "model": f"{source}, patches of {model.config.patch_size}, {cost.parameters:,} parameters, "
+        f"{cost.multiply_adds / 1e9:.2f} GFLOPs per image",
+        "data": f"{run.images.name}, {len(run.classes)} classes, {model.img_size[0]} pixels, {counts}",
         "precision": PRECISIONS[plan.recipe.precision],
         "teacher": plan.teacher,
-        "recipe": ", ".join(f"{key} {value}" for key, value in said.items()) or "plain",
+        "recipe": ", ".join(f"{key} {value}" for key, value in changes(plan.recipe).items() if key != "precision")
+        or "plain",
         "folder": run.path,
     }
     return "\n".join(f"{name}: {line}" for name, line in lines.items() if line is not None)
 
 
 def device_line(device: str, threads: int | None = None) -> str:
-    """Where it will run, and why there."""
+    """The device, and why it was chosen."""
     if device != "cpu":
         return f"CuPy on {device}; the GPU works"
     why = cuda.why_unusable()
-    return f"NumPy on {threads or cpu_count()} threads; {'as asked for' if why is None else f'no GPU: {why}'}"
+    return f"NumPy on {threads or cpu_count()} threads; {'as requested' if why is None else f'no GPU: {why}'}"
 
 
 def estimate(run: Run, seconds_per_batch: float) -> str:
-    """Of the time that is left, with the evaluations after each epoch, and of the memory."""
+    """Time left, including evaluation, and memory in use."""
     r = run.plan.recipe
     seconds = seconds_per_batch * (r.epochs * len(run.train_loader) - run.trainer.batches)
     evaluations = (r.epochs - run.trainer.epoch) * (1 if run.trainer.ema is None else 2)
-    seconds += seconds_per_batch / r.batch_size * FORWARD * evaluations * len(run.images.val)
+    seconds += seconds_per_batch / r.batch_size * FORWARD_COST * evaluations * len(run.images.val)
     peak = peak_megabytes()
-    memory = "" if peak is None else f", {peak / 2**10:.2f} GB of memory at the peak so far"
+    memory = "" if peak is None else f", {peak / 2**10:.2f} GB peak memory so far"
     if run.trainer.device != "cpu":
         gpu = cuda.memory(run.trainer.device)
-        memory += f", {gpu.held / 2**30:.1f} of {gpu.total / 2**30:.1f} GB of GPU memory held"
-    return f"estimate: {seconds / 60:.1f} minutes to go{memory}"
-
-
-def program() -> str:
-    """How to call the command line here: by its name, if that is on the path."""
-    return "minicait" if shutil.which("minicait") else f"{shlex.quote(sys.executable)} -m minicait"
+        memory += f", {gpu.held / 2**30:.1f} of {gpu.total / 2**30:.1f} GB of GPU memory in use"
+    return f"estimate: {seconds / 60:.1f} minutes left{memory}"
 
 
 def next_commands(run: Run) -> str:
-    """To predict, evaluate and resume, to be pasted as they are."""
+    """Commands to predict, evaluate and resume, ready to paste."""
     weights = shlex.quote(str(run.best_weights))
-    image = run.path / "example.png"  # of shapes, which are no files
+    image = run.path / "example.png"  # shapes are not files
     if isinstance(files := getattr(run.images.val, "dataset", run.images.val), ImageFolder):
         image = next(path for i, (path, _) in enumerate(files.samples) if i not in run.val_loader.bad)
-    lines = {"predict": f"{program()} predict --weights {weights} {shlex.quote(str(image))}"}
-    if not run.plan.overfit:  # which was validated on images that it learned from
-        lines["evaluate"] = f"{program()} eval --weights {weights}{_data_options(run)}{_machine_options(run)}"
+    lines = {"predict": f"{_program()} predict --weights {weights} {shlex.quote(str(image))}"}
+    if not run.plan.overfit:  # there are no validation images
+        lines["evaluate"] = f"{_program()} eval --weights {weights}{_data_options(run)}{_machine_options(run)}"
     lines["resume"] = resume_command(run)
     return "\n".join(f"{name + ':':10s} {line}" for name, line in lines.items())
 
 
-def resume_command(run: Run, in_pieces: bool = True) -> str:
-    """As it ran, or without what was said of pieces."""
-    pieces = f" --micro-batch {run.micro_batch}" if in_pieces and run.micro_batch is not None else ""
-    return f"{program()} train --resume {shlex.quote(str(run.path))}{_machine_options(run)}{pieces}"
+def resume_command(run: Run, with_micro_batch: bool = True) -> str:
+    micro_batch = f" --micro-batch {run.micro_batch}" if with_micro_batch and run.micro_batch is not None else ""
+    return f"{_program()} train --resume {shlex.quote(str(run.path))}{_machine_options(run)}{micro_batch}"
+
+
+def _program() -> str:
+    return "minicait" if shutil.which("minicait") else f"{shlex.quote(sys.executable)} -m minicait"
 
 
 def _machine_options(run: Run) -> str:
-    """Where it ran, if not where it would run by itself; and whether it went on without damaged images."""
+    """--device, unless it is the default, and --skip-bad-images."""
     device = "" if run.device == ("cuda" if cuda.cuda_available() else "cpu") else f" --device {run.device}"
     return device + (" --skip-bad-images" if run.skip_bad else "")
 
 
 def _data_options(run: Run) -> str:
-    """Those that find the same validation images again."""
-    own, plain = asdict(run.plan.data), asdict(Source(val_fraction=None))
+    """Options that select the same validation images again."""
+    own, default = asdict(run.plan.data), asdict(Source(val_fraction=None))
     if own["data"] in NAMED:
-        own["val_fraction"] = None  # they have images for validation
-    chosen: dict[str, Any] = {key: value for key, value in own.items() if value != plain[key]}
+        own["val_fraction"] = None  # they have validation images of their own
+    chosen: dict[str, Any] = {key: value for key, value in own.items() if value != default[key]}
     chosen.pop("train_images", None)
     if run.plan.data.data == "shapes" and run.plan.recipe.seed:
         chosen["seed"] = run.plan.recipe.seed

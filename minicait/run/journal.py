@@ -1,4 +1,4 @@
-"""The journal of a run: a row for each epoch, as log.csv and as curves."""
+"""The journal of a run: a row per epoch, as log.csv and as curves."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class Row:
     top5: float
     ema_top1: float | None
     ema_top5: float | None
-    attention_inside: float | None  # where it is known what is inside: of shapes
+    attention_inside: float | None  # share of class attention on the object, which is known for shapes
     images_per_second: float  # in training
-    waiting: float  # the part of that time that was spent waiting for images
+    waiting: float  # share of that time spent waiting for images
     seconds: float
-    left_out: int = 0  # damaged images so far
-    skipped: int = 0  # steps so far whose gradients were too large for float16
+    left_out: int = 0  # corrupt images so far
+    skipped: int = 0  # steps so far whose gradients overflowed float16
     loss_scale: float = 1.0
 
     @property
     def score(self) -> float:
-        """top-1 of the averaged weights, if there are any, else of the last ones."""
+        """top-1 of the averaged weights, if there are any."""
         return self.top1 if self.ema_top1 is None else self.ema_top1
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Plan: all that decides the result of a run, as plain data."""
+"""The plan of a run: everything that decides its result, as plain data."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from ..train.recipe import Recipe
 class Plan:
     """Saved as args.json.
 
-    model      a name of the table; of no account where weights are given
-    weights    start from these: a file, or the name of a published model; the head starts anew for other classes
-    teacher    learn from this model as well (distillation): a file or a name, as for weights
+    model      name of a model; ignored if there are weights
+    weights    initial weights: a file, or the name of a published model; other classes get a new head
+    teacher    distil this model: a file or a name, as for weights
+    overfit    validate on the training images
     """
 
     recipe: Recipe
@@ -29,24 +30,23 @@ class Plan:
     patch_size: int | None = None
     weights: str | None = None
     teacher: str | None = None
-    overfit: bool = False  # validate on the training images: has it learned them by heart?
+    overfit: bool = False
 
     @staticmethod
     def from_json(content: dict[str, Any]) -> Plan:
-        known = {f.name for f in fields(Plan)}
-        plan = {key: value for key, value in content.items() if key in known}
+        plan = {f.name: content[f.name] for f in fields(Plan) if f.name in content}
         return Plan(**{**plan, "recipe": Recipe.from_json(plan["recipe"]), "data": Source(**plan["data"])})
 
     def side(self) -> int:
-        """Of the images that the model takes."""
+        """Side of the model's images, in pixels."""
         if self.img_size is not None:
             return self.img_size
         if self.weights is None:
             return find_model(self.model)[1].img_size[0]
         return open_pretrained(self.weights)[1].config.img_size[0]
 
-    def starting_model(self, classes: Sequence[str]) -> tuple[Model, bool]:
-        """With the weights that training starts from; and whether they are those of its head, too."""
+    def initial_model(self, classes: Sequence[str]) -> tuple[Model, bool]:
+        """Return the model with its initial weights, and True if these include its head."""
         if self.weights is None:
             return create_model(self.model, len(classes), self.img_size, self.patch_size, seed=self.recipe.seed), True
         known = open_pretrained(self.weights)[1].class_names
@@ -54,5 +54,5 @@ class Plan:
 
 
 def absolute(weights: str | None) -> str | None:
-    """A file by its whole path, so that a run can be resumed from anywhere; a published name as it is."""
+    """Make the path of a weights file absolute, so that a run resumes from any folder; names stay as they are."""
     return str(Path(weights).resolve()) if weights is not None and Path(weights).is_file() else weights

@@ -1,55 +1,65 @@
-"""A training run as a person sees it: a plan, progress, a folder with everything in it, and a way to go on."""
+"""A training run: trains by a plan, shows progress, and keeps everything in a folder, from which it can resume."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import asdict
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
 from autograd import cuda
 
 from .. import __version__
-from ..data.loader import Loader, some_of_each_class
-from ..data.picture import BadImageError, denormalise
+from ..data.loader import Loader
 from ..data.shapes import Shapes
 from ..data.transforms import evaluation, training
-from ..explain import attention_sheet, has_class_attention, write_reports
-from ..files.atomic import write_text
+from ..explain import has_class_attention
 from ..files.pretrained import load_model
 from ..files.weights import save_weights
-from ..machine import cpu_count
 from ..models import Model
 from ..train.checkpoint import checkpoint_model, load_checkpoint, save_checkpoint
 from ..train.evaluate import attention_inside
 from ..train.teacher import Teacher
 from ..train.trainer import Epoch, NotFiniteError, Trainer
+from .advice import SMALLER, error_advice, memory_advice, training_memory
 from .console import estimate, first_lines, resume_command
-from .gpu_memory import advising, to_train
+from .folder import new_folder, read_plan, write_plan
 from .journal import Row, write_journal
-from .pictures import batch_picture, write_picture
+from .pictures import batch_picture, draw_attention, write_picture
 from .plan import Plan
-from .signals import Signals, Stopped
+from .signals import Stopped, StopSignals
 
 ESTIMATE_AFTER = 5  # batches
 EVALUATION_BATCH = 64
-TOLD = 5  # bad images that are named
-SMALLER = "a smaller --preset or --img-size"
-ON_THE_SHEET, REPORTS = 6, 3  # images whose attention is drawn, and those that have a report
+NAMED_BAD_IMAGES = 5  # more are only counted
+
+
+def new_run(plan: Plan, parent: Path, name: str, **options: Any) -> Run:
+    """Create a run in a new folder, which is made only once the plan has proved possible."""
+    run = Run(plan, Path(), **options)
+    run.path = new_folder(parent, name)
+    return run
+
+
+def resume_run(path: Path, **options: Any) -> Run:
+    """Load the run in a folder, as its checkpoint left it."""
+    plan = read_plan(path)
+    run = Run(plan, path, model=checkpoint_model(path / "checkpoint.safetensors"), **options)
+    run.load_checkpoint()
+    return run
 
 
 class Run:
-    """A folder: args.json, log.csv, curves.svg, train_batch.jpg, weights/, checkpoint.safetensors; for a model with
-    class attention also attention.png, report-1.html and others.
+    """A training run in a folder: args.json, log.csv, curves.svg, train_batch.jpg, weights/, checkpoint.safetensors,
+    and for a model with class attention also attention.png and report-1.html etc.
 
-    model  where a checkpoint will bring the weights; by default what the plan says training starts from
+    model  receives the weights of a checkpoint; by default the plan's initial model
     """
 
     def __init__(
@@ -63,41 +73,34 @@ class Run:
         model: Model | None = None,
         micro_batch: int | None = None,
     ) -> None:
-        if device == "cpu" and plan.recipe.precision != "fp32":
-            asked = f"this run is planned in {plan.recipe.precision}, which needs a GPU (a CPU is fastest with fp32)"
+        r = plan.recipe
+        if device == "cpu" and r.precision != "fp32":
             why = cuda.why_unusable()
-            raise ValueError(f"{asked}; {'--device cpu was asked for' if why is None else f'there is none: {why}'}")
+            reason = "--device cpu was given" if why is None else f"none is usable: {why}"
+            raise ValueError(f"this run needs a GPU for {r.precision} (a CPU is fastest with fp32), but {reason}")
         self.plan, self.path, self.device, self.threads = plan, path, device, threads
         self.checkpoint_batches, self.skip_bad, self.micro_batch = checkpoint_batches, skip_bad, micro_batch
-        self.rows: list[Row] = []
-        self.best = -1.0
-        self.signals = Signals()
-        self.told = 0  # bad images
-        r = plan.recipe
         side = plan.side() if model is None else model.img_size[0]
         images = plan.data.open(side, r.seed, r.crop_ratio)
         self.images = images._replace(val=images.train) if plan.overfit else images
         self.classes = list(images.train.classes)
-        self.head_kept = True
-        if model is None:
-            model, self.head_kept = plan.starting_model(self.classes)
-        self.model = model
-        teacher, self.teacher_hash = None, None
-        if plan.teacher is not None:
-            teacher = Teacher(plan.teacher, model, self.classes, device, threads, micro_batch)
-            self.teacher_hash = teacher.hash
-        self.train_loader, self.val_loader = (
-            Loader(images.train, r.batch_size, True, r.seed, training(r.augmentation, side, r.crop_ratio), r.repeats,
-                   threads, skip_bad),
-            Loader(self.images.val, EVALUATION_BATCH, False, r.seed, evaluation(side, r.crop_ratio), 1, threads,
-                   skip_bad),
-        )  # fmt: skip
-        self.needs = to_train(model, r, micro_batch, None if teacher is None else teacher.model)
-        with advising(device, self.needs, SMALLER):
-            self.trainer = Trainer(model, r, device, threads, micro_batch, teacher)
-        self.before = time.perf_counter()  # minus the seconds of earlier sessions, once resumed
+        self.model, self.head_kept = (model, True) if model is not None else plan.initial_model(self.classes)
+        machine = device, threads, micro_batch
+        teacher = None if plan.teacher is None else Teacher(plan.teacher, self.model, self.classes, *machine)
+        augment, crop = training(r.augmentation, side, r.crop_ratio), evaluation(side, r.crop_ratio)
+        self.loaders = self.train_loader, self.val_loader = (
+            Loader(images.train, r.batch_size, True, r.seed, augment, r.repeats, threads, skip_bad),
+            Loader(self.images.val, EVALUATION_BATCH, False, r.seed, crop, 1, threads, skip_bad),
+        )
+        self.memory = training_memory(self.model, r, micro_batch, None if teacher is None else teacher.model)
+        with memory_advice(device, self.memory, SMALLER):
+            self.trainer = Trainer(self.model, r, *machine, teacher)
+        self.signals = StopSignals()
+        self.start_time = time.perf_counter()  # minus the duration of earlier sessions
+        self.rows: list[Row] = []
+        self.best = -1.0
         drawn = getattr(self.images.val, "dataset", None)
-        self.shapes = drawn if isinstance(drawn, Shapes) else None  # whose objects are known
+        self.shapes = drawn if isinstance(drawn, Shapes) else None  # where the objects are is known only for shapes
         self.attention_at_start: float | None = None
         self.attention_at_end: float | None = None  # of the best weights
         self.reports: list[Path] = []
@@ -110,206 +113,123 @@ class Run:
     def best_weights(self) -> Path:
         return self.path / "weights/best.safetensors"
 
-    def go(self) -> Row:
-        """Train from where the run is. Prints what it does; returns the last row of the log."""
-        with advising(self.trainer.device, self.needs, SMALLER, resume_command(self, in_pieces=False)):
-            return self._go()
-
-    def _go(self) -> Row:
+    def train(self) -> Row:
+        """Train from the current state to the end, print progress, and return the last row of the log."""
         (self.path / "weights").mkdir(parents=True, exist_ok=True)
-        write_text(self.path / "args.json", json.dumps({**asdict(self.plan), "version": __version__}, indent=1))
+        write_plan(self.path, self.plan)
         print(first_lines(self), flush=True)
-        resume = resume_command(self)
-        try:
-            if not self.rows and not self.trainer.batches:
-                self._save()  # so that a run can be resumed from its first moment on
-                self.attention_at_start = self._attention_inside(self.model)
-                first = next(self.train_loader.epoch(0))
-                write_picture(self.path / "train_batch.jpg", batch_picture(first.images[:32]))
-                if self.attention_at_start is not None:
-                    print(f"class attention inside the object, before training: {self.attention_at_start:.1%}")
-            total = self.plan.recipe.epochs * len(self.train_loader)
-            with (
-                self.signals.noted(),
-                tqdm(total=total, initial=self.trainer.batches, disable=None, unit="batch") as bar,
-            ):
-                self.bar, self.started, self.first_batch = bar, time.perf_counter(), self.trainer.batches
-                self.epoch_first, self.train_loader.waited = self.first_batch, 0.0
+        done, total = self.trainer.batches, self.plan.recipe.epochs * len(self.train_loader)
+        with error_advice(self):
+            if not done:
+                self._before_training()
+            with self.signals, tqdm(total=total, initial=done, disable=None, unit="batch") as self.bar:
+                self.session_start, self.session_batch, self.train_loader.waited = time.perf_counter(), done, 0.0
                 self.trainer.fit(self.train_loader, self.val_loader, self._after_batch, self._after_epoch)
-            self._look_inside()
-        except BadImageError as error:
-            hint = f"mend or remove it, or leave such images out: {resume} --skip-bad-images"
-            raise BadImageError(f"{error}; {hint}") from error
-        except OSError as error:
-            hint = f"; the last checkpoint is intact: {resume}" if self.checkpoint.is_file() else ""
-            raise OSError(f"a file could not be written or read ({error}){hint}") from error
-        except MemoryError as error:
-            if self.device != "cpu":
-                raise
-            fewer = (self.threads or cpu_count()) // 2
-            advice = f"try --threads {fewer} (each holds a micro-batch and its gradients), or " if fewer else "try "
-            raise MemoryError(f"{advice}a smaller --preset") from error
-        except NotFiniteError as error:
-            raise NotFiniteError(f"{error}; the last good checkpoint is {self.checkpoint}") from error
+            self._after_training()
         return self.rows[-1]
 
-    def resume(self) -> None:
-        """Go back to where the checkpoint was written; log rows that came after it are dropped."""
-        extra = load_checkpoint(self.trainer, self.checkpoint)
-        if extra.get("version") != __version__:
-            raise ValueError(f"{self.checkpoint} was written by version {extra.get('version')}, this is {__version__}")
-        if extra["plan"] != json.loads(json.dumps(asdict(self.plan))):
-            raise ValueError(f"{self.path / 'args.json'} was changed since the checkpoint was written")
-        if extra["images"] != self.images.fingerprint:
-            raise ValueError(f"the images in {self.plan.data.data} are not those that this run began with")
-        if extra["teacher"] != self.teacher_hash:
-            raise ValueError(f"the teacher {self.plan.teacher} is not the one that this run began with")
-        self.rows = [Row(**row) for row in extra["rows"]]
-        self.best = extra["best"]
-        for loader, bad in zip(self._loaders, extra["bad"], strict=True):
-            loader.bad.update({int(i): reason for i, reason in bad.items()})
-        self.before -= extra["seconds"]
-        write_journal(self.path, self.rows)
+    def _before_training(self) -> None:
+        self._save_checkpoint()  # so that a run can be resumed even before its first batch
+        first = next(self.train_loader.epoch(0))
+        write_picture(self.path / "train_batch.jpg", batch_picture(first.images[:32]))
+        self.attention_at_start = self._attention_inside(self.model)
+        if self.attention_at_start is not None:
+            print(f"class attention inside the object, before training: {self.attention_at_start:.1%}")
 
     def _after_batch(self, loss: float) -> None:
         self.bar.update()
         self.bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
-        if self.trainer.batches - self.first_batch == ESTIMATE_AFTER:
-            tqdm.write(estimate(self, (time.perf_counter() - self.started) / ESTIMATE_AFTER))
+        if self.trainer.batches - self.session_batch == ESTIMATE_AFTER:
+            tqdm.write(estimate(self, (time.perf_counter() - self.session_start) / ESTIMATE_AFTER))
             sys.stdout.flush()
-        if self.signals.asked is not None:
-            self._save()
-            raise Stopped(self.signals.asked, resume_command(self))
+        if self.signals.received is not None:
+            self._save_checkpoint()
+            raise Stopped(self.signals.received, resume_command(self))
         if self.trainer.batches % self.checkpoint_batches == 0:
-            self._save()
+            self._save_checkpoint()
 
     def _after_epoch(self, epoch: Epoch) -> None:
-        ema, now = epoch.ema_scores, time.perf_counter()
-        images = (self.trainer.batches - self.epoch_first) * self.plan.recipe.batch_size
+        loader, scores, ema = self.train_loader, epoch.scores, epoch.ema_scores
+        batches = min(len(loader), self.trainer.batches - self.session_batch)  # a resumed epoch has fewer
+        bad = list(dict.fromkeys(reason for loader in self.loaders for reason in loader.bad.values()))
+        reported = self.rows[-1].left_out if self.rows else 0
         row = Row(
-            epoch.number, epoch.steps, epoch.lr, epoch.loss, epoch.scores.loss, epoch.scores.top1, epoch.scores.top5,
-            None if ema is None else ema.top1, None if ema is None else ema.top5,
-            self._attention_inside(self.model), images / epoch.seconds,
-            self.train_loader.waited / epoch.seconds, now - self.before, len(self._bad_images()),
-            epoch.skipped, epoch.loss_scale,
+            epoch.number, epoch.steps, epoch.lr, epoch.loss, scores.loss, scores.top1, scores.top5,
+            None if ema is None else ema.top1, None if ema is None else ema.top5, self._attention_inside(self.model),
+            batches * loader.batch_size / epoch.seconds, loader.waited / epoch.seconds,
+            time.perf_counter() - self.start_time, len(bad), epoch.skipped, epoch.loss_scale,
         )  # fmt: skip
-        self.epoch_first, self.train_loader.waited = self.trainer.batches, 0.0
+        loader.waited = 0.0
         self.rows.append(row)
         tqdm.write(f"epoch {row.epoch}/{self.plan.recipe.epochs}: {row}")
-        self._tell_bad()
+        for reason in bad[reported:NAMED_BAD_IMAGES]:
+            tqdm.write(f"skipped: {reason}")
+        if len(bad) > reported:
+            tqdm.write(f"corrupt images skipped so far: {len(bad)}")
         sys.stdout.flush()
         self._save_weights("last")
-        score = max(row.top1, row.ema_top1 or 0)
-        if score >= self.best:  # of equals, the later one
-            self.best = score
-            if self.trainer.ema is not None and ema is not None and ema.top1 >= row.top1:
-                with self.trainer.ema.applied():
-                    self._save_weights("best")
-            else:
+        if max(row.top1, row.score) >= self.best:  # of equals, the later one
+            self.best = max(row.top1, row.score)
+            with nullcontext() if self.trainer.ema is None or row.score < row.top1 else self.trainer.ema.applied():
                 self._save_weights("best")
         write_journal(self.path, self.rows)
-        self._save()
-        if self.signals.asked is not None and epoch.number < self.plan.recipe.epochs:
-            raise Stopped(self.signals.asked, resume_command(self))
+        self._save_checkpoint()
+        if self.signals.received is not None and epoch.number < self.plan.recipe.epochs:
+            raise Stopped(self.signals.received, resume_command(self))
 
-    def _save_weights(self, name: str) -> None:
-        ratio = self.plan.recipe.crop_ratio
-        path = self.path / f"weights/{name}.safetensors"
-        save_weights(self.model, path, self.classes, crop_ratio=ratio)
-
-    def _tell_bad(self) -> None:
-        """How many images were left out so far, and why, for the first few."""
-        reasons = self._bad_images()
-        if len(reasons) > self.told:
-            for reason in reasons[self.told : TOLD]:
-                tqdm.write(f"left out: {reason}")
-            self.told = len(reasons)
-            tqdm.write(f"left out so far: {self.told} images")
-
-    def _bad_images(self) -> list[str]:
-        """What was wrong with each that was left out."""
-        return list({reason: None for loader in self._loaders for reason in loader.bad.values()})
-
-    @property
-    def _loaders(self) -> tuple[Loader, Loader]:
-        return self.train_loader, self.val_loader
-
-    @cached_property
-    def _has_class_attention(self) -> bool:
-        return has_class_attention(self.model)
+    def _after_training(self) -> None:
+        """Show what the best weights attend to."""
+        if self.shapes is not None:
+            write_picture(self.path / "example.png", Image.fromarray(self.shapes[0][0]))
+        model, _ = load_model(self.best_weights)
+        if has_class_attention(model):
+            self.attention_at_end = self._attention_inside(model)
+            self.reports = draw_attention(self.path, model, self.images.val, self.val_loader.transform)
 
     def _attention_inside(self, model: Model) -> float | None:
-        if self.shapes is None or not self._has_class_attention:
+        if self.shapes is None or not has_class_attention(model):
             return None
         return attention_inside(model, self.shapes, threads=self.threads, micro_batch=self.micro_batch)
 
-    def _look_inside(self) -> None:
-        """What the best weights look at: pictures, and a page for each of a few images."""
-        if self.shapes is not None:
-            write_picture(self.path / "example.png", Image.fromarray(self.shapes[0][0]))
-        if not self._has_class_attention:
-            return
-        model, _ = load_model(self.best_weights)
-        self.attention_at_end = self._attention_inside(model)
-        images = some_of_each_class(self.images.val, self.val_loader.transform, ON_THE_SHEET)
-        sheet = attention_sheet(model, np.stack(list(images.values())), list(images), self.classes)
-        write_picture(self.path / "attention.png", sheet)
-        titles = [f"Validation image of class {self.classes[label]}" for label in images][:REPORTS]
-        few = [denormalise(image) for image in images.values()][:REPORTS]
-        self.reports = write_reports(model, few, titles, self.classes, self.path / "report.html")
+    def _save_weights(self, name: str) -> None:
+        path = self.path / f"weights/{name}.safetensors"
+        save_weights(self.model, path, self.classes, crop_ratio=self.plan.recipe.crop_ratio)
 
-    def _save(self) -> None:
-        if (name := self.trainer.first_not_finite()) is not None:  # never in place of a good one
+    def _save_checkpoint(self) -> None:
+        if (name := self.trainer.first_not_finite()) is not None:  # do not overwrite a good one
             at = f"at batch {self.trainer.batches}"
             raise NotFiniteError(f"training stopped {at}: the weights of {name} are not finite")
         extra = {
-            "plan": asdict(self.plan),
-            "version": __version__,
-            "images": self.images.fingerprint,
-            "teacher": self.teacher_hash,
+            **self._identity(),
             "rows": [asdict(row) for row in self.rows],
             "best": self.best,
-            "bad": [{str(i): reason for i, reason in loader.bad.items()} for loader in self._loaders],
-            "seconds": time.perf_counter() - self.before,
+            "bad": [{str(i): reason for i, reason in loader.bad.items()} for loader in self.loaders],
+            "seconds": time.perf_counter() - self.start_time,
         }
         save_checkpoint(self.trainer, self.checkpoint, extra)
 
+    def load_checkpoint(self) -> None:
+        """Return to the state of the checkpoint; later rows of the log are dropped."""
+        extra, identity = load_checkpoint(self.trainer, self.checkpoint), self._identity()
+        if extra.get("version") != __version__:
+            raise ValueError(f"{self.checkpoint} was written by version {extra.get('version')}, this is {__version__}")
+        names = {"plan": self.path / "args.json", "images": f"the images in {self.plan.data.data}",
+                 "teacher": f"the teacher {self.plan.teacher}"}  # fmt: skip
+        for key, name in names.items():
+            if extra[key] != identity[key]:
+                raise ValueError(f"{name} changed since the run started")
+        self.rows = [Row(**row) for row in extra["rows"]]
+        self.best = extra["best"]
+        for loader, bad in zip(self.loaders, extra["bad"], strict=True):
+            loader.bad.update({int(i): reason for i, reason in bad.items()})
+        self.start_time -= extra["seconds"]
+        write_journal(self.path, self.rows)
 
-def new_run(plan: Plan, parent: Path, name: str, **options: Any) -> Run:
-    """A run in a folder of its own, which is made only when the plan has turned out to be possible."""
-    run = Run(plan, Path(), **options)
-    run.path = new_folder(parent, name)
-    return run
-
-
-def new_folder(parent: Path, name: str) -> Path:
-    """runs/name-1, runs/name-2 and so on: the first that is not there."""
-    parent.mkdir(parents=True, exist_ok=True)
-    number = 1
-    while True:
-        path = parent / f"{name}-{number}"
-        try:
-            path.mkdir()
-            return path
-        except FileExistsError:
-            number += 1
-
-
-def resumed(path: Path, **options: Any) -> Run:
-    """The run in a folder, where its checkpoint left it."""
-    arguments = path / "args.json"
-    if not arguments.is_file():
-        raise ValueError(f"there is no run in {path}: it has no args.json")
-    try:
-        plan = Plan.from_json(json.loads(arguments.read_text(encoding="utf-8")))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{arguments} is damaged ({error})") from error
-    run = Run(plan, path, model=checkpoint_model(path / "checkpoint.safetensors"), **options)
-    run.resume()
-    return run
-
-
-def summary(scores: list[float]) -> str:
-    """Mean and deviation of several runs."""
-    spread = f" ± {np.std(scores, ddof=1):.1%}" if len(scores) > 1 else ""
-    return f"{np.mean(scores):.1%}{spread} over {len(scores)} run{'s' if len(scores) > 1 else ''}"
+    def _identity(self) -> dict[str, Any]:
+        """Everything that must stay the same between the sessions of a run, as JSON returns it."""
+        return {
+            "version": __version__,
+            "plan": json.loads(json.dumps(asdict(self.plan))),
+            "images": self.images.fingerprint,
+            "teacher": getattr(self.trainer.teacher, "hash", None),
+        }

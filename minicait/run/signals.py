@@ -1,36 +1,32 @@
-"""Ctrl-C and SIGTERM ask a run to end at a good moment."""
+"""Ctrl-C and SIGTERM stop a run after the current batch."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 
 class Stopped(Exception):  # noqa: N818  (not an error)
-    """A signal asked the run to end; its checkpoint is written."""
+    """A signal stopped the run; its checkpoint is written."""
 
     def __init__(self, number: int, resume: str) -> None:
-        super().__init__(f"stopped by {signal.Signals(number).name}; to go on: {resume}")
+        super().__init__(f"stopped by {signal.Signals(number).name}; to resume: {resume}")
         self.code = 128 + number
 
 
-class Signals:
-    """`asked` is the signal that came while `noted` was active. A second one interrupts at once."""
+class StopSignals:
+    """Inside a `with` block, keep the number of the first signal in `received`. A second one interrupts at once."""
 
-    asked: int | None = None
+    received: int | None = None
 
-    @contextmanager
-    def noted(self) -> Iterator[None]:
-        def note(number: int, _: Any) -> None:
-            if self.asked is not None:
-                raise KeyboardInterrupt
-            self.asked = number
+    def __enter__(self) -> None:
+        self._previous = {n: signal.signal(n, self._handle) for n in (signal.SIGINT, signal.SIGTERM)}
 
-        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def _handle(self, number: int, _: Any) -> None:
+        if self.received is not None:
+            raise KeyboardInterrupt
+        self.received = number
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)

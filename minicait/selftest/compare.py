@@ -8,7 +8,7 @@ GPU, NumPy is compared with itself in float64, on the same inputs.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -49,8 +49,11 @@ def compared(runs: Mapping[str, Run], device: str) -> Finding:
     result = f"{len(everything) - len(wrong)} of {len(everything)} agree"
     if not wrong:
         return Finding(OK, f"{result}, at most {largest:.1f} roundings apart ({ALLOWED} allowed)", _lines(rows))
-    names = ", ".join(map(str, wrong[:SHOWN])) + (f" and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else "")
-    return Finding(DIFFERS, f"{result}, not {names}", _lines(rows))
+    return Finding(DIFFERS, f"{result}, not {first_few(wrong)}", _lines(rows))
+
+
+def first_few(wrong: Sequence[object]) -> str:
+    return ", ".join(map(str, wrong[:SHOWN])) + (f" and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else "")
 
 
 def _comparison(name: str, run: Run, device: str, dtype: str) -> Comparison:

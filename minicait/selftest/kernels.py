@@ -1,7 +1,7 @@
-"""The kernels that have CUDA bodies of their own.
+"""The kernels with CUDA bodies of their own.
 
-A block of threads reduces a row through shared memory. Mistakes in that show at lengths around those of a warp and of a
-block, and in rows that are much longer.
+A block of threads reduces a row through shared memory. Mistakes show at lengths around that of a warp or a block, and
+in much longer rows.
 """
 
 from __future__ import annotations
@@ -27,24 +27,21 @@ TALKING = 1, 196, 4, 48  # the same for attention: one image in cait_xxs24_224
 
 
 def values(device: str) -> Finding:
-    runs = {}
+    cases: dict[str, tuple[Callable[..., Sequence[Array]], Sequence[tuple[int, ...]]]] = {}
     for n in LENGTHS:
-        runs[f"softmax, rows of {n}"] = partial(_run, _softmax, [(ROWS, n)] * 2)
-        runs[f"layer norm, rows of {n}"] = partial(_run, _layer_norm, [(ROWS, n), (ROWS, n), (n,), (n,)])
-        runs[f"cross entropy, rows of {n}"] = partial(_run, _cross_entropy, [(ROWS, n)] * 2)
-    runs["mixing heads"] = partial(_run, lambda *arrays: [mix_heads(*arrays)], [(2, 3, 5, 7), (3, 3)])
-    runs["GELU"] = partial(_run, _gelu, [(ROWS, 300)])
-    runs["AdamW and the average"] = partial(_run, _adamw, [(300,)] * 5)
-    branch = [(4, 3, 40), (4, 3, 40), (2, 3, 130), (40, 130), (40,), (40,)]
-    runs["end of a residual branch"] = partial(_run, _residual, branch)
-    runs["sum of squares"] = partial(_run, lambda x: [kernels.squares(x).sum(keepdims=True)], [(MANY,)])
-    images, tokens, heads, size = HEADS
-    products = [(images, tokens, 3, heads, size), (images, heads, tokens, tokens)]
-    runs["products of heads"] = partial(_run, _products, products)
-    images, tokens, heads, size = TALKING
-    attention = [(images, tokens, 3 * heads * size), *[(heads, heads), (heads,)] * 2, (images, tokens, heads * size)]
-    runs["talking-heads attention"] = partial(_run, _talking_heads, attention)
-    return compared(runs, device)
+        cases[f"softmax, rows of {n}"] = _softmax, [(ROWS, n)] * 2
+        cases[f"layer norm, rows of {n}"] = _layer_norm, [(ROWS, n), (ROWS, n), (n,), (n,)]
+        cases[f"cross entropy, rows of {n}"] = _cross_entropy, [(ROWS, n)] * 2
+    cases["mixing heads"] = lambda *arrays: [mix_heads(*arrays)], [(2, 3, 5, 7), (3, 3)]
+    cases["GELU"] = _gelu, [(ROWS, 300)]
+    cases["AdamW and the average"] = _adamw, [(300,)] * 5
+    cases["end of a residual branch"] = _residual, [(4, 3, 40), (4, 3, 40), (2, 3, 130), (40, 130), (40,), (40,)]
+    cases["sum of squares"] = lambda x: [kernels.squares(x).sum(keepdims=True)], [(MANY,)]
+    b, n, h, d = HEADS
+    cases["products of heads"] = _products, [(b, n, 3, h, d), (b, h, n, n)]
+    b, n, h, d = TALKING
+    cases["talking-heads attention"] = _talking_heads, [(b, n, 3 * h * d), *[(h, h), (h,)] * 2, (b, n, h * d)]
+    return compared({name: partial(_run, *case) for name, case in cases.items()}, device)
 
 
 def _run(
@@ -73,14 +70,14 @@ def _cross_entropy(x: Array, soft: Array) -> Sequence[Array]:
 
 
 def _residual(x: Array, g: Array, h: Array, weight: Array, bias: Array, scale: Array) -> Sequence[Array]:
-    """A branch for two samples of four."""
+    """A branch that stochastic depth keeps for two samples of four."""
     rows = to_device(np.array([3, 0]), device_of(x))
     y = kernels.linear_residual(x, h, weight, bias, scale, 1.25, rows)
     return y, *kernels.linear_residual_grad(g, h, weight, weight, bias, scale, 1.25, rows, [True] * 4)
 
 
 def _products(qkv: Array, maps: Array) -> Sequence[Array]:
-    """Products of matrices that are parts of longer rows, into parts of longer rows."""
+    """Products of strided matrices into strided outputs."""
     q, k, v = qkv.transpose(2, 0, 3, 1, 4)
     out = array_module(qkv).empty(qkv.shape, qkv.dtype).transpose(2, 0, 3, 1, 4)
     scores = kernels.product(q, k.swapaxes(-1, -2), scale=0.2)
@@ -90,7 +87,7 @@ def _products(qkv: Array, maps: Array) -> Sequence[Array]:
 def _talking_heads(
     qkv: Array, weight_l: Array, bias_l: Array, weight_w: Array, bias_w: Array, g: Array
 ) -> Sequence[Array]:
-    """All but the gradient of weight_l: over many tokens its terms nearly cancel, so that it says little."""
+    """Skip the gradient of weight_l: its terms nearly cancel over many tokens, which magnifies rounding."""
     y, maps, _ = kernels.talking_heads(qkv, weight_l, bias_l, weight_w, bias_w)
     dqkv, _, _, dweight_w, dbias_w = kernels.talking_heads_grad(g, qkv, maps, weight_l, weight_w, bias_w)
     return y, dqkv, dweight_w, dbias_w

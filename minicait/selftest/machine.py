@@ -32,8 +32,7 @@ def describe(device: str) -> Finding:
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
         "CPU": f"{cpu_name()}, {cpu_count()} of {os.cpu_count()} CPUs",
         "BLAS": blas(),
-        **{package: version for package in PACKAGES if (version := installed(package))},
-        **nvidia_wheels(),
+        **packages(),
         **{name: os.environ[name] for name in SETTINGS if name in os.environ},
     }
     short = f"{facts['CPU']}; Python {platform.python_version()}, NumPy {np.__version__} with {facts['BLAS']}; "
@@ -59,29 +58,23 @@ def cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):  # not Linux, or not in there
+    except (OSError, StopIteration):  # not Linux, or not listed
         return platform.processor() or platform.machine()
 
 
 def blas() -> str:
     """Name and version of NumPy's BLAS."""
-    found = [library for library in threadpool_info() if library["user_api"] == "blas"]
-    kinds = dict.fromkeys(" ".join(str(library.get(key)) for key in ("internal_api", "version", "architecture")
-                                   if library.get(key)) for library in found)  # fmt: skip
-    return ", ".join(kinds) or "an unknown BLAS"
+    keys = "internal_api", "version", "architecture"
+    libraries = [library for library in threadpool_info() if library["user_api"] == "blas"]
+    names = dict.fromkeys(" ".join(str(x[key]) for key in keys if x.get(key)) for x in libraries)
+    return ", ".join(names) or "an unknown BLAS"
 
 
-def installed(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def nvidia_wheels() -> dict[str, str]:
-    """Versions of the CUDA libraries that pip installed."""
-    found = {str(wheel.metadata["Name"]).lower(): wheel.version for wheel in metadata.distributions()}
-    return {name: found[name] for name in sorted(found) if name.startswith("nvidia-")}
+def packages() -> dict[str, str]:
+    """Versions of the packages that matter, and of the CUDA libraries that pip installed."""
+    versions = {str(package.metadata["Name"]).lower(): package.version for package in metadata.distributions()}
+    names = [*PACKAGES, *sorted(name for name in versions if name.startswith("nvidia-"))]
+    return {name: versions[name] for name in names if name in versions}
 
 
 def version(number: int) -> str:

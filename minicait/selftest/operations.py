@@ -1,21 +1,21 @@
-"""Every operation of the engine's table of cases, on the device and by its gradient."""
+"""Every operation of the engine's table of cases: its results on the device, and its gradient."""
 
 from __future__ import annotations
 
 import autograd as ag
 from autograd.cases import CASES
 
-from .compare import SHOWN, compared
+from .compare import compared, first_few
 from .report import DIFFERS, OK, Finding
 
 
 def values(device: str) -> Finding:
-    """Values and gradients, there and on the CPU."""
+    """Compare values and gradients on the device with those on the CPU."""
     return compared({str(case): case.run for case in CASES}, device)
 
 
 def gradients() -> Finding:
-    """On the CPU, so that what a GPU is compared with is known to be right on this machine."""
+    """Check all gradients numerically on the CPU, the reference for a GPU."""
     wrong, lines = [], []
     for case in CASES:
         try:
@@ -25,5 +25,4 @@ def gradients() -> Finding:
             lines += [f"{case}:", *(f"  {line}" for line in f"{type(error).__name__}: {error}".splitlines())]
     if not wrong:
         return Finding(OK, f"{len(CASES)} of {len(CASES)} agree")
-    names = ", ".join(wrong[:SHOWN]) + (f" and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else "")
-    return Finding(DIFFERS, f"{len(CASES) - len(wrong)} of {len(CASES)} agree, not {names}", lines)
+    return Finding(DIFFERS, f"{len(CASES) - len(wrong)} of {len(CASES)} agree, not {first_few(wrong)}", lines)

@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,13 +26,9 @@ class Finding(NamedTuple):
     lines: Iterable[str] = ()  # details, for the file
 
 
-def not_run(reason: str) -> Finding:
-    return Finding(NOT_RUN, reason)
-
-
 @dataclass
 class Part:
-    """A check and, once it has run, its finding."""
+    """A check, and its finding once it has run."""
 
     name: str
     what: str
@@ -42,48 +39,44 @@ class Part:
 
     def run(self) -> None:
         """Run the check; an exception is a finding, too."""
-        before = time.perf_counter()
+        started = time.perf_counter()
         try:
             finding = self.work()
             self.finding = finding._replace(lines=list(finding.lines))  # written more than once
         except Exception as error:
             first = (str(error) or "no message").splitlines()[0]
             self.finding = Finding(FAILED, f"{type(error).__name__}: {first}", traceback.format_exc().splitlines())
-        self.seconds, self.has_run = time.perf_counter() - before, True
+        self.seconds, self.has_run = time.perf_counter() - started, True
 
     @property
     def is_wrong(self) -> bool:
         return self.finding.verdict in (DIFFERS, FAILED)
 
     @property
-    def found(self) -> str:
-        """The verdict and the result."""
+    def outcome(self) -> str:
         return f"{self.finding.verdict}: {self.finding.result}" if self.finding.result else self.finding.verdict
 
 
 def table(parts: Iterable[Part], width: int = WIDTH) -> str:
-    what = (width - NAME - 2) * 6 // 13  # a little narrower than the result
+    what = (width - NAME - 2) * 6 // 13  # narrower than the result
     widths = NAME, what, width - NAME - 2 - what
     rows = [_row(widths, "part", "what was done", "result"), "-" * width]
-    return "\n".join([*rows, *(_row(widths, part.name, part.what, part.found) for part in parts)])
+    return "\n".join([*rows, *(_row(widths, part.name, part.what, part.outcome) for part in parts)])
 
 
 def _row(widths: tuple[int, ...], *cells: str) -> str:
     """Format a row; long cells are wrapped."""
     columns = [textwrap.wrap(cell, width) or [""] for cell, width in zip(cells, widths, strict=True)]
-    lines = []
-    for i in range(max(map(len, columns))):
-        texts = [column[i] if i < len(column) else "" for column in columns]
-        lines.append(" ".join(f"{text:{width}s}" for text, width in zip(texts, widths, strict=True)).rstrip())
-    return "\n".join(lines)
+    lines = zip_longest(*columns, fillvalue="")
+    return "\n".join(" ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
 
 def in_full(parts: list[Part], title: str) -> str:
-    """Return the table, then each part with all of its lines."""
+    """Return the table, and each part with all of its lines."""
     sections = [f"{title}\n\n{table(parts)}"]
     for part in parts:
         lines = "\n".join(f"  {line}" for line in part.finding.lines)
-        sections.append(f"{part.name}: {part.what} ({part.seconds:.1f} s)\n  {part.found}\n{lines}".rstrip())
+        sections.append(f"{part.name}: {part.what} ({part.seconds:.1f} s)\n  {part.outcome}\n{lines}".rstrip())
     return anonymise("\n\n".join(sections) + "\n")
 
 
@@ -98,28 +91,13 @@ def anonymise(text: str) -> str:
     return re.sub(rf"(?<=[/\\]){re.escape(user)}(?=[/\\])", "USER", HOMES.sub("~", text))
 
 
-def check_out(path: Path) -> None:
-    """Raise ValueError if a report cannot be written to `path`, before any work is done."""
-    if str(path) == "-":
-        raise ValueError("the table is printed anyway: give the name of a file instead of -")
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder: give the name of a file")
-    if not path.parent.is_dir():
-        raise ValueError(f"{path} cannot be written: there is no folder {path.parent}")
-
-
 def is_stream(path: Path) -> bool:
-    """True for a device or a pipe, which takes a text once and must not be replaced by a file."""
+    """True for a device or a pipe, to which the report is written only once, and not atomically."""
     return path.exists() and not path.is_file()
 
 
 def write(path: Path, text: str) -> None:
-    """Write the report: into a file atomically, so that a crash leaves the previous one."""
-    try:
-        if is_stream(path):
-            with path.open("w", encoding="utf-8") as file:
-                file.write(text)
-            return
+    if is_stream(path):
+        path.write_text(text, encoding="utf-8")
+    else:
         write_text(path, text)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be written: {error.strerror}") from error

@@ -1,7 +1,6 @@
-"""A short training run: the same batches on the device and on the CPU, and the losses side by side.
+"""A short training with clipping, stochastic depth and EMA: the same batches on the device and on the CPU.
 
-With clipping, stochastic depth, and in the end the average of the weights. Differences grow from step to step, for Adam
-divides by what may be nothing but rounding: so there are few steps.
+Only a few steps, because differences grow from step to step: Adam may divide one rounding error by another.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from ..optim import LossScaler
 from ..train import Recipe, Trainer, predict
 from .report import DIFFERS, OK, Finding
 
-PRECISIONS = ("fp32", "tf32", "fp16")  # of the trainer on a GPU
-ALLOWED = {"fp32": 1e-4, "tf32": 1e-2, "fp16": 2e-2}  # of a loss
+ALLOWED = {"fp32": 1e-4, "tf32": 1e-2, "fp16": 2e-2}  # relative difference of losses
+PRECISIONS = tuple(ALLOWED)  # on a GPU
 STEPS, BATCH = 8, 8
 RECIPE = Recipe(lr=1e-3, clip_norm=1.0, ema_decay=0.9, label_smoothing=0.1)
 
 
 def losses_agree(device: str, precision: str) -> Finding:
-    """A GPU against NumPy; NumPy against its float64."""
+    """Compare the losses of a GPU with NumPy's, or NumPy's with those in float64."""
     got, scaler = losses(device, precision)
     want, _ = losses("cpu", dtype="float64" if device == "cpu" else "float32", processes=False)
     apart = [abs(a - b) / abs(b) for a, b in zip(got, want, strict=True)]
@@ -37,24 +36,24 @@ def losses_agree(device: str, precision: str) -> Finding:
     if precision == "fp16":
         lines.append(f"steps skipped: {scaler.skipped}; final loss scale: {scaler.scale:g}")
         result += f", {scaler.skipped} steps skipped"
-    agrees = all(difference <= ALLOWED[precision] for difference in apart)  # which NaN is not
+    agrees = all(difference <= ALLOWED[precision] for difference in apart)  # False for NaN
     return Finding(OK if agrees else DIFFERS, result, lines)
 
 
 def losses(
     device: str, precision: str = "fp32", dtype: str = "float32", processes: bool | None = None
 ) -> tuple[list[float], LossScaler]:
-    """Of each step, and that of the average of the weights on the last batch; and the loss scaler."""
+    """Return the loss of each step, and of the averaged weights on the last batch; and the loss scaler."""
     model = create_model("cait_tiny_32", len(Shapes.classes), drop_path_rate=0.2).astype(dtype)
     trainer = Trainer(model, RECIPE, device, processes=processes, precision=precision)
     shapes = Shapes(STEPS * BATCH, model.img_size[0])
     try:
         batches = list(Loader(shapes, BATCH, training=True, threads=0))
-        found = [trainer.step(images, labels) for images, labels in batches]
+        result = [trainer.step(images, labels) for images, labels in batches]
     finally:
         trainer.close()
     assert trainer.ema is not None
     images, labels = batches[-1]
     with trainer.ema.applied():
         logits = predict(trainer.model, images.astype(dtype))
-    return [*found, ops.cross_entropy(logits.astype(np.float64), labels).item()], trainer.scaler
+    return [*result, ops.cross_entropy(logits.astype(np.float64), labels).item()], trainer.scaler

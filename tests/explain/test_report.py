@@ -348,7 +348,7 @@ def test_the_command(files, tmp_path, capsys):
         ("a.png", ["--out", "none/r.html"], "cannot be written: there is no folder none"),
         ("a.png", ["--out", "folder.html"], "cannot be written: it is a folder"),
         ("a.png", ["--out", "r.json"], "--out must be a file whose name ends in .html"),
-        ("a.png", ["--out", "r.html", "--png"], "r-image.png cannot be written: Is a directory"),
+        ("a.png", ["--out", "r.html", "--png"], "r-image.png cannot be read or written: Is a directory"),
     ],
 )
 def test_wrong_input_is_one_sentence(files, image, more, says, tmp_path, monkeypatch, capsys):

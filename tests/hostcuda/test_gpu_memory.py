@@ -11,7 +11,7 @@ from autograd import Tensor, cuda, ops, random
 from minicait.cli import main
 from minicait.files.weights import save_weights
 from minicait.models.cait import CaiT
-from minicait.run.gpu_memory import Needs, advising
+from minicait.run.advice import MemoryEstimate, memory_advice
 from minicait.train import predict, value_and_grad
 from tests.hostcuda import memory
 from tests.hostcuda.test_training import SMALL, batch  # noqa: F401  (a fixture)
@@ -93,8 +93,8 @@ def test_memory_runs_out_and_the_advice_works(pool, monkeypatch, tmp_path, capsy
     assert main(train) == 2
     err = capsys.readouterr().err
     advice = re.fullmatch(
-        r"minicait: out of memory on cuda:0 \(0\.0 GB, 0\.0 GB of it used by others\); try --micro-batch 4: "
-        r"same batch, in pieces; to go on: .* train (--resume \S+ --micro-batch 4)\n",
+        r"minicait: out of memory on cuda:0 \(0\.0 GB, 0\.0 GB of it used by other processes\); try --micro-batch 4, "
+        r"which splits the batch; to resume: .* train (--resume \S+ --micro-batch 4)\n",
         err,
     )
     assert advice, err
@@ -106,7 +106,7 @@ def test_memory_runs_out_and_the_advice_works(pool, monkeypatch, tmp_path, capsy
     pool.free_all_blocks()
     leave(monkeypatch, 4 * MB)
     assert main([*evaluating, *SHAPES]) == 2
-    advice = re.search(r"; try (--micro-batch \d): same batch, in pieces\n", capsys.readouterr().err)
+    advice = re.search(r"; try (--micro-batch \d), which splits the batch\n", capsys.readouterr().err)
     assert main([*evaluating, *SHAPES, *advice[1].split()]) == 0
 
 
@@ -114,14 +114,14 @@ def test_the_estimate_tells_what_is_held(pool, tmp_path, capsys):
     small = ["--patch-size", "8", "--train-images", "12", "--epochs", "1", "--batch-size", "2", "--device", "cuda:1"]
     assert main(["train", "--out", str(tmp_path), *SHAPES, *small]) == 0
     assert re.search(
-        r"estimate: .* at the peak so far, 0\.\d of 16\.0 GB of GPU memory held\n", capsys.readouterr().out
+        r"estimate: .* GB peak memory so far, 0\.\d of 16\.0 GB of GPU memory in use\n", capsys.readouterr().out
     )
 
 
 def test_not_even_one_image_fits(pool, monkeypatch, tmp_path, capsys):
     leave(monkeypatch, 4 * MB)
     assert main(["train", "--out", str(tmp_path), *SHAPES, *RUN]) == 2
-    assert capsys.readouterr().err.endswith("used by others); try a smaller --preset or --img-size\n")
+    assert capsys.readouterr().err.endswith("used by other processes); try a smaller --preset or --img-size\n")
 
 
 def test_evaluation_and_prediction(pool, monkeypatch, tmp_path, capsys):
@@ -133,13 +133,13 @@ def test_evaluation_and_prediction(pool, monkeypatch, tmp_path, capsys):
     predicting = ["predict", str(tmp_path), "--weights", str(weights), "--device", "cuda"]
     leave(monkeypatch, MB)
     assert main(predicting) == 2
-    advice = re.search(r"try --micro-batch (\d+): same batch, in pieces\n", capsys.readouterr().err)
+    advice = re.search(r"try --micro-batch (\d+), which splits the batch\n", capsys.readouterr().err)
     assert main([*predicting, "--micro-batch", advice[1]]) == 0
 
 
 def test_only_a_gpu_that_is_full_gets_advice():
-    needs = Needs(8, 100, 1000)
+    estimate = MemoryEstimate(8, 100, 1000)
     for device, error in (("cpu", MemoryError("a")), ("cuda", MemoryError("b")), ("cuda", ValueError("c"))):
-        with pytest.raises(type(error), match=f"^{error}$"), advising(device, needs, "less"):
+        with pytest.raises(type(error), match=f"^{error}$"), memory_advice(device, estimate, "less"):
             raise error
     assert Tensor([1.0]).to("cuda").numpy().tolist() == [1]

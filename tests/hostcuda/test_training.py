@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autograd import Tensor, ops
-from minicait.bench.worker import own_step
+from minicait.bench.worker import bench_step
 from minicait.cli import main
 from minicait.data import Shapes
 from minicait.data.loader import Loader
@@ -280,7 +280,7 @@ def test_the_command_line_trains_evaluates_and_predicts_there(tmp_path, capsys):
 @pytest.mark.parametrize("work", ["train", "predict"])
 def test_what_is_measured_waits_for_the_gpu(work):
     """A step on the clock: it ends with a synchronisation, and takes no image from the host."""
-    step = own_step(CaiT(**SMALL | {"depth": 1}).to("cuda"), 2, work, threads=1)
+    step = bench_step(CaiT(**SMALL | {"depth": 1}).to("cuda"), 2, work, threads=1)
     step()
     with hostcuda.counting() as count:
         step()

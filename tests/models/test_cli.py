@@ -34,13 +34,13 @@ def test_weights_info(tmp_path, capsys):
     content = json.loads(capsys.readouterr().out)
     assert content["info"]["config"]["dim"] == 96 and content["tensors"]["head.bias"] == [3]
     assert main(["weights", "info", str(FOLDER / "deep.pth")]) == 0
-    assert "the sizes of no model of the table" in capsys.readouterr().out
+    assert "the sizes of no known model" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["models", "nope*"], "no model fits 'nope*'"),
+        (["models", "nope*"], "no model matches 'nope*'"),
         (["weights", "info", "nowhere.npz"], "there is no weights file nowhere.npz"),
         (["weights", "get", "cait_xxs24_225"], "unknown model 'cait_xxs24_225': did you mean cait_xxs24_224"),
         (["weights", "get", "cait_tiny_32"], "there are no published weights for cait_tiny_32"),

@@ -12,6 +12,7 @@ import minicait
 from autograd import ops
 from minicait.data import Shapes
 from minicait.experiments.compare import (
+    as_batch,
     gradient_flow,
     in_processes,
     like_width,
@@ -19,14 +20,13 @@ from minicait.experiments.compare import (
     residual_ratios,
     save,
     train,
-    whole,
 )
 from minicait.models.cait import CaiT
 from minicait.models.variants import Variant
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = {"img_size": 8, "patch_size": 4, "dim": 12, "heads": 3, "depth": 3, "num_classes": 10, "layer_scale": 0.5}
-SOME = whole(Shapes(40, 8, difficulty="easy"))
+SOME = as_batch(Shapes(40, 8, difficulty="easy"))
 
 
 def test_first_weights_as_of_a_wider_model():
@@ -110,5 +110,5 @@ def test_a_step_of_the_class_attention_experiment():
 def test_attention_on_the_object_is_measured_as_by_the_trainer():
     module = runpy.run_path(str(EXAMPLES / "class_attention_experiment.py"))
     shapes, model = Shapes(30, 24, difficulty="easy"), module["make"]("4 + 2", 0)
-    ours = module["shares"](model, shapes, whole(shapes).images)
+    ours = module["shares"](model, shapes, as_batch(shapes).images)
     assert next(iter(ours.values())) == pytest.approx(minicait.train.attention_inside(model, shapes, 30), rel=1e-4)

@@ -3,29 +3,29 @@
 import pytest
 
 from minicait import create_model
-from minicait.run.gpu_memory import Needs, advising, to_evaluate, to_train
+from minicait.run.advice import MemoryEstimate, evaluation_memory, memory_advice, training_memory
 from minicait.train import Recipe
 
 
 def test_a_piece_that_fits_is_a_power_of_two_and_at_most_half():
-    needs = Needs(piece=24, image=100, rest=1000)
+    estimate = MemoryEstimate(images=24, per_image=100, fixed=1000)
     rooms = {0: 0, 1099: 0, 1100: 1, 1399: 2, 1400: 4, 1799: 4, 1800: 8, 10**9: 8}
-    assert {room: needs.piece_that_fits(room) for room in rooms} == rooms
-    assert needs._replace(piece=1).piece_that_fits(10**9) == 0
+    assert {room: estimate.fitting_micro_batch(room) for room in rooms} == rooms
+    assert estimate._replace(images=1).fitting_micro_batch(10**9) == 0
 
 
 def test_what_training_and_evaluation_need():
     model = create_model("cait_tiny_32", num_classes=10)
     own, image = model.cost(), 4 * 3 * 32 * 32
-    plain = to_train(model, Recipe(batch_size=8))
+    plain = training_memory(model, Recipe(batch_size=8))
     assert plain == (8, own.activation_bytes, 5 * 4 * own.parameters + 8 * image)
-    more = to_train(model, Recipe(batch_size=8, ema_decay=0.9, accumulate=2), micro_batch=3, teacher=model)
+    more = training_memory(model, Recipe(batch_size=8, ema_decay=0.9, accumulate=2), micro_batch=3, teacher=model)
     assert more == (3, own.activation_bytes, 8 * 4 * own.parameters + 8 * image)
-    assert to_evaluate(model, 64) == (64, own.forward_bytes + image, 4 * own.parameters)
-    assert to_evaluate(model, 4, micro_batch=16).piece == 4
+    assert evaluation_memory(model, 64) == (64, own.forward_bytes + image, 4 * own.parameters)
+    assert evaluation_memory(model, 4, micro_batch=16).images == 4
     assert own.forward_bytes < own.activation_bytes / 4
 
 
 def test_on_a_cpu_nothing_is_said():
-    with pytest.raises(MemoryError, match=r"^as it is$"), advising("cpu", Needs(8, 100, 1000), "less"):
+    with pytest.raises(MemoryError, match=r"^as it is$"), memory_advice("cpu", MemoryEstimate(8, 100, 1000), "less"):
         raise MemoryError("as it is")

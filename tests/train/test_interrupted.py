@@ -27,7 +27,7 @@ def test_a_signal_saves_and_ends_and_resuming_goes_on(tmp_path, finished, number
     rest = process.communicate(timeout=60)[0]
     assert process.returncode == 128 + number
     assert (
-        f"stopped by {number.name}; to go on: " in rest
+        f"stopped by {number.name}; to resume: " in rest
         and "minicait train --resume" in rest
         and "Traceback" not in rest
     )

@@ -1,0 +1,38 @@
+"""The folder of a run: a new one for each run, and its plan in args.json."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import asdict
+from itertools import count
+from pathlib import Path
+
+from .. import __version__
+from ..files.atomic import write_text
+from .plan import Plan
+
+
+def new_folder(parent: Path, name: str) -> Path:
+    """Create name-1 in `parent`, or the first of name-2, name-3, ... that does not exist."""
+    parent.mkdir(parents=True, exist_ok=True)
+    for number in count(1):
+        folder = parent / f"{name}-{number}"
+        with suppress(FileExistsError):
+            folder.mkdir()
+            break
+    return folder
+
+
+def write_plan(folder: Path, plan: Plan) -> None:
+    write_text(folder / "args.json", json.dumps({**asdict(plan), "version": __version__}, indent=1))
+
+
+def read_plan(folder: Path) -> Plan:
+    path = folder / "args.json"
+    if not path.is_file():
+        raise ValueError(f"there is no run in {folder}: it has no args.json")
+    try:
+        return Plan.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged ({error})") from error
