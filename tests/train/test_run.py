@@ -31,7 +31,8 @@ def test_what_it_prints(tmp_path, capsys):
     text = capsys.readouterr().out
     parts = [
         "device: NumPy on", "no GPU:", "model: cait_tiny_32", "data: shapes (easy)",
-        "precision: fp32, everything in float32", "recipe: epochs 2", "estimate:", "before training:", "epoch 2/2: loss", "(EMA", "waiting for images",
+        "precision: fp32, everything in float32", "recipe: epochs 2", "estimate:", "before training:",
+        "epoch 2/2: loss", "(EMA", "waiting for images",
         "over 2 runs", "±", "best weights:", "minicait predict --weights", "minicait eval --weights",
         "minicait train --resume",
     ]  # fmt: skip
