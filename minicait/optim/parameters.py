@@ -23,7 +23,7 @@ def is_decayed(name: str, shape: tuple[int, ...], no_decay: frozenset[str] = fro
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each named array lies in a flat one. Arrays with weight decay come first, `decayed` values in all."""
+    """Positions of named arrays in a flat one. Arrays with weight decay come first, `decayed` values in all."""
 
     shapes: Mapping[str, tuple[int, ...]]
     slices: Mapping[str, slice]

@@ -74,7 +74,7 @@ def _config(trainer: Trainer) -> dict[str, Any]:
 
 
 def checkpoint_state(path: Path) -> dict[str, Any]:
-    """What a checkpoint knows beside its arrays: configuration, recipe, position, and the extra."""
+    """Everything in a checkpoint but its arrays: configuration, recipe, counts, and the extra."""
     if not path.is_file():
         raise ValueError(f"there is no checkpoint {path}")
     metadata = open_tensors(path).metadata

@@ -76,7 +76,7 @@ class Recipe:
         return Recipe(**{**content, "augmentation": Augmentation(**content["augmentation"])})
 
     def changed(self, **changes: Any) -> Recipe:
-        """With what is not None in `changes`."""
+        """A copy with those changes that are not None."""
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
 
 
@@ -131,14 +131,14 @@ def recipe(name: str) -> Recipe:
 
 
 def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
-    """With values as people write them, such as mixup=0.2 or crop=padded, in the recipe or its augmentation."""
+    """A recipe with settings such as "mixup=0.2" or "crop=padded", in itself or in its augmentation."""
     own, augmentation = ({f.name for f in fields(kind)} - {"augmentation"} for kind in (Recipe, Augmentation))
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals or name not in own | augmentation:
             near = difflib.get_close_matches(name, own | augmentation, n=1)
             hint = f"did you mean {near[0]}?" if near else ", ".join(sorted(own | augmentation))
-            raise ValueError(f"--set {setting}: expected NAME=VALUE with a name of the recipe; {hint}")
+            raise ValueError(f"setting {setting!r}: expected NAME=VALUE with a name of the recipe; {hint}")
         try:
             value = json.loads({"None": "null", "True": "true", "False": "false"}.get(text, text))
         except ValueError:  # a word
@@ -151,7 +151,7 @@ def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
 
 
 def changes(recipe: Recipe) -> dict[str, Any]:
-    """What a recipe does beyond the plainest one, for people."""
+    """Settings in which a recipe differs from the default one."""
     plain, own = asdict(Recipe()), asdict(recipe)
     flat = {**{key: own[key] for key in own if own[key] != plain[key] and key != "augmentation"}}
     return flat | {k: v for k, v in own["augmentation"].items() if v != plain["augmentation"][k]}

@@ -30,7 +30,7 @@ class Piece(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What one worker computes: some leaves of the tree, each a list of pieces, and what they need to know."""
+    """A worker's part of a batch: some leaves of the tree, each a list of pieces, and how to compute them."""
 
     objective: Objective
     batch: int
@@ -42,7 +42,7 @@ class Share(NamedTuple):
 
 
 class State:
-    """What workers share: the model, the parameters that are learned, and buffers for sums of gradients."""
+    """State common to all workers: the model, its learned parameters, and buffers for sums of gradients."""
 
     def __init__(self, model: Module) -> None:
         self.model = model

@@ -231,7 +231,7 @@ class Trainer:
         return error
 
     def _offender(self, images: Any, targets: dict[str, Any]) -> str:
-        """What is not finite first, on the way from weights and images to gradients."""
+        """The first thing that is not finite, on the way from weights and images to gradients."""
         if (name := self.first_not_finite()) is not None:
             return f"the weights of {name} are not finite"
         values = as_tensor(images).data
