@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import get_ident
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -22,13 +22,29 @@ from autograd.backend import FLOATS, Array, constant, to_device
 from ..models.model import Outputs, outputs_of
 from ..nn import Module
 
-SAMPLES = 3  # random images, of which the first two and the last are also computed apart
-COMPARED = 256  # values of each row of a module's output, at most
+SAMPLES = 2  # random images, computed together and apart
+COMPARED = 256  # values of an output for one sample, or of a gradient, at most
+ROUNDING = 16  # machine epsilons of the largest gradient
 TOLERANCE = {"float64": 1e-3, "float32": 1e-3, "float16": 5e-2}  # of the largest value: other sizes round differently
 
-Trace = dict[str, list[np.ndarray]]  # some of the output of every call of a module, by its name
+Trace = dict[str, list[list[np.ndarray]]]  # of every call of a module, by name: some of its inputs and its output
 Shapes = list[tuple[int, ...] | None]  # of each output, for one sample
 Found = tuple[str | None, Shapes]  # a module that couples samples
+
+
+class Run(NamedTuple):
+    """A model on a few samples: its outputs, values on the way, and gradients."""
+
+    outputs: list[Array | None]
+    trace: Trace
+    gradients: dict[str, np.ndarray]
+    tolerance: float
+    rounding: float
+
+    @property
+    def shapes(self) -> Shapes:
+        return [None if x is None else x.shape[1:] for x in self.outputs]
+
 
 # models that passed the check, by the training flags of their modules
 _independent: WeakKeyDictionary[Module, dict[Any, Shapes]] = WeakKeyDictionary()
@@ -67,29 +83,41 @@ def refuse_coupling(
 
 
 def find_coupling(model: Module, images: Array) -> Found:
-    """Name the first module whose output for one sample depends on the other samples, although it does not say so.
+    """Name the first module that couples samples although it does not say so.
 
-    A module that writes its buffers in forward is named, too: micro-batches would do so one after the other.
+    Its outputs for a few samples differ between computing them together and apart, although its inputs do not; or it
+    writes a buffer in forward; or the gradients of its own parameters differ, as with a coupling behind a gain of zero.
     """
     before = {name: buffer.data.copy() for name, buffer in model.named_buffers()}
     modules = dict(model.named_modules())
     try:
-        (together, trace), *apart = (_run(model, images, part) for part in (slice(None), slice(-1), slice(-1, None)))
-        shapes: Shapes = [None if x is None else x.shape[1:] for x in together]
+        together, *apart = (_run(model, images, part) for part in (slice(0, 2), slice(0, 1), slice(1, 2)))
         for name, buffer in model.named_buffers():
             if not np.array_equal(to_device(buffer.data, "cpu"), to_device(before[name], "cpu")):
                 path = name.rpartition(".")[0]
-                return _title(path, modules[path]), shapes
+                return _title(path, modules[path]), together.shapes
     finally:
         for name, buffer in model.named_buffers():
             buffer.data[...] = before[name]
-    for name, calls in trace.items():
-        parts = [own[name] for _, own in apart if name in own]  # stochastic depth may drop a module for all samples
-        if all(len(part) == len(calls) for part in parts) and any(map(_differ, calls, *parts)):
-            return _title(name, modules[name]), shapes
-    if any(_differ(*outputs) for outputs in zip(together, *(own for own, _ in apart), strict=True)):
-        return _title("", model), shapes
-    return None, shapes
+    for name, calls in together.trace.items():
+        parts = [run.trace[name] for run in apart if name in run.trace]  # stochastic depth may drop a module
+        if all(len(part) == len(calls) for part in parts):
+            for (*inputs, output), *others in zip(calls, *parts, strict=True):
+                if _differ(output, *(o[-1] for o in others)) and not any(
+                    _differ(x, *(o[i] for o in others)) for i, x in enumerate(inputs)
+                ):
+                    return _title(name, modules[name]), together.shapes
+    if any(_differ(*outputs) for outputs in zip(together.outputs, *(run.outputs for run in apart), strict=True)):
+        return _title("", model), together.shapes
+    largest = max((abs(g).max(initial=0.0) for g in together.gradients.values()), default=0.0)
+    for name, g in together.gradients.items():
+        with np.errstate(invalid="ignore"):  # gradients that are not finite are looked for elsewhere
+            difference = abs(g - sum(run.gradients[name] for run in apart)).max(initial=0.0)
+            differ = difference > max(10 * together.tolerance * abs(g).max(initial=0.0), together.rounding * largest)
+        if differ:
+            path = name.rpartition(".")[0]
+            return _title(path, modules[path]), together.shapes
+    return None, together.shapes
 
 
 def _random_images(like: Array) -> Array:
@@ -123,12 +151,28 @@ def _is_mean(objective: Any, outputs: Outputs, targets: dict[str, Array], size: 
     return not abs(whole - apart) > TOLERANCE["float32"] * max(1.0, abs(whole))
 
 
-def _run(model: Module, images: Array, part: slice) -> tuple[list[Array | None], Trace]:
-    """All outputs for some of the images, with the random masks of those samples, and those of every module."""
+def _run(model: Module, images: Array, part: slice) -> Run:
+    """Run forward and backward on some of the images, with the random masks of those samples."""
     first = range(len(images))[part].start
     stream = random.Stream(purpose="coupling", sample=first)
-    with ag.no_grad(), ag.autocast("as given"), random.using(stream), _tracing(model) as trace:
-        return [None if x is None else x.data for x in outputs_of(model, images[part])], trace
+    with ag.autocast("as given"), random.using(stream), _tracing(model) as trace:
+        outputs = outputs_of(model, images[part])
+    logits = outputs.logits
+    cotangent = constant(np.random.default_rng(0).standard_normal((len(images), *logits.shape[1:]))[part], logits.data)
+    learned = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    found = ag.grad(logits, list(learned.values()), cotangent) if logits.requires_grad else [None] * len(learned)
+    gradients = {
+        name: np.zeros(1) if g is None else _some(g.data.reshape(1, -1))[0].astype(np.float64)
+        for name, g in zip(learned, found, strict=True)
+    }
+    arrays = [None if x is None else x.data for x in outputs]
+    rounding = ROUNDING * float(np.finfo(logits.dtype).eps)
+    return Run(arrays, trace, gradients, TOLERANCE.get(logits.dtype.name, 0.0), rounding)
+
+
+def _some(rows: Array) -> np.ndarray:
+    """Some values of each row, on the host."""
+    return to_device(rows[:, :: -(-rows.shape[1] // COMPARED)], "cpu").copy()
 
 
 @contextmanager
@@ -140,10 +184,9 @@ def _tracing(model: Module) -> Iterator[Trace]:
     def wrapped(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
         def listen(*args: Any, **kwargs: Any) -> Any:
             output = forward(*args, **kwargs)
-            if isinstance(output, Tensor) and output.ndim and output.size and get_ident() == thread:
-                rows = output.data.reshape(len(output), -1)
-                step = -(-rows.shape[1] // COMPARED)
-                trace.setdefault(name, []).append(to_device(rows[:, ::step], "cpu").copy())
+            if get_ident() == thread and isinstance(output, Tensor) and output.ndim and output.size:
+                inputs = [x for x in args if isinstance(x, Tensor) and x.ndim and x.size]
+                trace.setdefault(name, []).append([_some(x.data.reshape(len(x), -1)) for x in [*inputs, output]])
             return output
 
         return listen

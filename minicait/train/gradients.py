@@ -63,6 +63,9 @@ class Gradients:
         micro_batch: int | None = None,
         processes: bool | None = None,
     ) -> None:
+        for name, value in (("threads", threads), ("micro_batch", micro_batch)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
         self.model, self.micro_batch = model, micro_batch
         self.threads = threads or cpu_count()
         self.use_processes = can_fork() if processes is None else processes
@@ -86,7 +89,7 @@ class Gradients:
         workers = min(self.threads, len(leaves))
         stream = random.current() or self.model.next_stream()
         tasks = [
-            Share(objective, len(images), stream, state.training, scale, own.start,
+            Share(objective, len(images), stream, state.settings, scale, own.start,
                   [[pieces[i] for i in leaves[leaf]] for leaf in own])
             for own in even_ranges(len(leaves), workers)
         ]  # fmt: skip
@@ -94,7 +97,7 @@ class Gradients:
         if len(pieces) > 1:
             refuse_coupling(
                 self.model, objective, images, targets, size,
-                find=lambda images: crew.run(look_for_coupling, [(state.training, images)])[0],
+                find=lambda images: crew.run(look_for_coupling, [(state.settings, images)])[0],
             )  # fmt: skip
         results = crew.run(sum_share, tasks)
         nodes = [node for own, _ in results for node in own]
@@ -143,8 +146,6 @@ class Gradients:
     def _micro_batch(self, images: Array) -> int:
         """Images in a piece: all of them where samples are coupled."""
         batch, asked = len(images), self.micro_batch
-        if asked is not None and asked < 1:
-            raise ValueError(f"value_and_grad: micro_batch must be at least 1, got {asked}")
         if coupled := coupled_modules(self.model):
             if asked is not None and asked < batch:
                 raise ValueError(

@@ -35,9 +35,11 @@ def objective_for(recipe: Recipe) -> Objective:
 
 
 class _Mean:
-    """A mean over samples by construction, so that nobody needs to check."""
+    """A mean over samples by construction, which need not be checked, if the objective for the labels is one."""
 
-    is_mean = True
+    @property
+    def is_mean(self) -> bool:
+        return getattr(getattr(self, "labels", None), "is_mean", not hasattr(self, "labels"))
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ from .objectives import Objective
 from .tree import Node, fold, leaf_count, most_buffers
 from .workers import shared_memory
 
+Settings = list[dict[str, Any]]  # of every module
+
 
 class Piece(NamedTuple):
     """A micro-batch: the index of its first sample in the batch, its images and its targets."""
@@ -35,7 +37,7 @@ class Share(NamedTuple):
     objective: Objective
     batch: int
     stream: random.Stream
-    training: list[bool]  # of every module
+    settings: Settings
     scale: float
     first: int  # leaf
     leaves: list[list[Piece]]
@@ -60,15 +62,16 @@ class State:
         return next(iter(self.learned.values())).data
 
     @property
-    def training(self) -> list[bool]:
-        """Training flag of every module. A process does not see them change, and must be told."""
-        return [module.training for module in self.modules]
+    def settings(self) -> Settings:
+        """Training flag and plain attributes of every module. A process does not see them change, and must be told."""
+        return [{"training": module.training, **_plain(module)} for module in self.modules]
 
-    @training.setter
-    def training(self, flags: list[bool]) -> None:
-        for module, flag in zip(self.modules, flags, strict=True):
-            if module.training != flag:
-                module.training = flag
+    @settings.setter
+    def settings(self, settings: Settings) -> None:
+        for module, own in zip(self.modules, settings, strict=True):
+            for name, value in own.items():
+                if getattr(module, name, None) != value:
+                    setattr(module, name, value)
 
     def buffer(self, worker: int, number: int) -> Flat:
         if (worker, number) not in self.buffers:
@@ -88,16 +91,21 @@ class State:
         return leaf_count(1 << 30, self.layout.size)
 
 
-def look_for_coupling(state: State, worker: int, task: tuple[list[bool], Array]) -> Found:
+def _plain(module: Module) -> dict[str, Any]:
+    """Attributes such as a drop rate, which a user may change between steps."""
+    return {k: v for k, v in vars(module).items() if type(v) in (bool, int, float, str) and not k.startswith("_")}
+
+
+def look_for_coupling(state: State, worker: int, task: tuple[Settings, Array]) -> Found:
     """`find_coupling` in a worker, where there is memory for it."""
-    state.training, images = task
+    state.settings, images = task
     return find_coupling(state.model, images)
 
 
 def sum_share(state: State, worker: int, share: Share) -> tuple[list[Node], list[Array]]:
     """Gradients of a worker's leaves, added up as far as the tree allows: nodes, and the loss of every piece."""
     losses: list[Array] = []
-    state.training = share.training
+    state.settings = share.settings
 
     def compute(leaf: int, number: int, accumulate: bool) -> None:
         sums = state.buffer(worker, number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 
 import autograd as ag
 from autograd import random
-from autograd.backend import array_module
+from autograd.backend import Array, array_module
 from autograd.ops.loss import check_classes
 from autograd.random import Stream
 from autograd.tensor import as_tensor
@@ -22,11 +22,11 @@ from ..data.loader import Batch, Loader
 from ..data.mixing import mix, one_hot
 from ..machine import cpu_count
 from ..models.model import Model
-from ..nn import Module
+from ..nn import Buffer, Module
 from ..optim import EMA, AdamW, Flat, LossScaler, clip_gradients, learning_rate, norm_and_loss
 from .evaluate import Scores, evaluate
 from .gradients import Gradients
-from .objectives import objective_for
+from .objectives import Objective, objective_for
 from .recipe import PRODUCTS, Recipe
 
 Teacher = Callable[[Any], Any]  # images to logits
@@ -57,6 +57,7 @@ class Trainer:
     model      any Module that maps images to logits
     teacher    any callable from images to logits, for a recipe with distillation
     processes  compute on processes instead of threads; by default on Linux
+    objective  instead of the recipe's: a callable from `Outputs` and a dict of targets to a mean over samples
     precision  "fp32", "tf32" or "fp16", the precision of matrix products, instead of the recipe's. Weights stay
                float32. With fp16 the loss is scaled, and a step whose gradients overflow is skipped.
     """
@@ -71,18 +72,20 @@ class Trainer:
         teacher: Teacher | None = None,
         precision: str | None = None,
         processes: bool | None = None,
+        objective: Objective | None = None,
     ) -> None:
         self.model = model if device is None else model.to(device)
         self.recipe = r = (recipe or Recipe()).changed(precision=precision)
         if (r.distillation is None) != (teacher is None):
             raise ValueError("Trainer: distillation needs both a recipe that asks for it and a teacher")
         self.teacher, self.threads, self.micro_batch = teacher, threads, micro_batch
-        self.objective = objective_for(r)
+        self.objective = objective or objective_for(r)
         self.gradients = Gradients(model, threads, micro_batch, processes)
         self.scaler = LossScaler(enabled=r.precision == "fp16")
         count = threads or cpu_count()
         self.optimiser = AdamW(model, r.peak_lr, r.weight_decay, threads=count)
         self.ema = None if r.ema_decay is None else EMA(model, r.ema_decay, threads=count)
+        self.buffers = [buffer for _, buffer in model.named_buffers()]
         self.accumulated: Flat | None = None  # gradients of the batches that make up the next update
         self.batches = 0  # trained on so far; random masks and mixing are drawn by this number
         self.epoch = 0  # epochs completed, evaluation included
@@ -90,8 +93,9 @@ class Trainer:
         self.total_steps: int | None = None  # the schedule needs it; `fit` knows it
 
     def step(self, images: Any, targets: Any) -> float:
-        """Train on one batch and return its loss. Targets are class indices (B,) or soft labels (B, K)."""
+        """Train on one batch and return its loss. Targets are class indices (B,), soft labels (B, K), or a dict."""
         self.model.train()
+        buffers = [(buffer, buffer.data.copy()) for buffer in self.buffers]
         with self._randomness(), ag.autocast(PRODUCTS[self.recipe.precision]):
             targets = self._targets(images, targets)
             mean = self.scaler.scale / self.recipe.accumulate  # over the batches of an update
@@ -99,8 +103,10 @@ class Trainer:
         self.scaler.unscale(gradients)
         gradients = self._accumulate(gradients)
         norm, loss = norm_and_loss(gradients, loss)  # the one wait for a GPU
-        if not math.isfinite(norm) and self.scaler.exhausted:
-            raise self._stop(images, targets)
+        if not math.isfinite(norm):
+            restore(buffers)
+            if self.scaler.exhausted:
+                raise self._stop(images, targets)
         if (self.batches + 1) % self.recipe.accumulate == 0:
             if self.scaler.accepts(norm):  # a step that overflowed is skipped
                 if self.recipe.clip_norm is not None:
@@ -118,12 +124,13 @@ class Trainer:
 
     def _targets(self, images: Any, targets: Any) -> dict[str, Any]:
         """Everything the objective compares the outputs with: labels, and a teacher's logits."""
-        if isinstance(self.model, Model):
-            check_classes("cross_entropy", targets, self.model.num_classes)  # before they go to a GPU
-        if self.teacher is None:
-            return {"labels": targets}
-        with ag.no_grad():
-            return {"labels": targets, "teacher": as_tensor(self.teacher(images)).data}
+        targets = dict(targets) if isinstance(targets, Mapping) else {"labels": targets}
+        if isinstance(self.model, Model) and "labels" in targets:
+            check_classes("labels", targets["labels"], self.model.num_classes)  # before they go to a GPU
+        if self.teacher is not None:
+            with ag.no_grad():
+                targets["teacher"] = as_tensor(self.teacher(images)).data
+        return targets
 
     def _accumulate(self, gradients: Flat) -> Flat:
         """Sum of the gradients of the batches that make up one update."""
@@ -224,7 +231,9 @@ class Trainer:
 
     def _stop(self, images: Any, targets: dict[str, Any]) -> NotFiniteError:
         """The error for a batch that no loss scale can help; the trainer goes back to before its update."""
+        buffers = [(buffer, buffer.data.copy()) for buffer in self.buffers]
         error = NotFiniteError(f"training stopped at batch {self.batches + 1}: {self._offender(images, targets)}")
+        restore(buffers)  # the search ran forward once more
         begun = self.batches % self.recipe.accumulate
         self.batches, self.accumulated = self.batches - begun, None
         del self.losses[max(0, len(self.losses) - begun) :]
@@ -247,11 +256,15 @@ class Trainer:
         return "the sum of the gradients overflows; try a lower learning rate"
 
     def first_not_finite(self) -> str | None:
-        """Name of the first parameter whose weights are not all finite."""
-        weights = self.optimiser.parameters.array
-        if bool(array_module(weights).isfinite(weights).all()):
+        """Name of the first parameter or buffer that is not all finite."""
+        arrays = [self.optimiser.parameters.array, *(buffer.data for buffer in self.buffers)]
+        if all(bool(array_module(x).isfinite(x).all()) for x in arrays):
             return None
-        for name, p in self.model.named_parameters():
-            if not bool(array_module(p.data).isfinite(p.data).all()):
-                return name
-        return None
+        tensors = self.model.named_tensors()
+        return next(name for name, t in tensors if not bool(array_module(t.data).isfinite(t.data).all()))
+
+
+def restore(buffers: list[tuple[Buffer, Array]]) -> None:
+    """Undo what a batch that was not finite wrote into buffers."""
+    for buffer, before in buffers:
+        buffer.data[...] = before

@@ -68,8 +68,8 @@ def can_fork() -> bool:
 class Processes:
     """Forked processes, each with its copy of `state`.
 
-    They see what is written into the tensors they were forked with, which must be in shared memory, and no other later
-    change of the model: neither a new array in a tensor's place, nor a plain value such as a drop rate.
+    They see what is written into the tensors they were forked with, which must be in shared memory. Of other changes of
+    the model they must be told.
     """
 
     def __init__(self, count: int, state: Any, tensors: Mapping[str, Tensor]) -> None:

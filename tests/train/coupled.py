@@ -43,6 +43,16 @@ class Centred(nn.Module):
         return x - x.mean(0, keepdims=True)
 
 
+class Gated(nn.Module):
+    """A coupling behind a gain that starts at zero: the outputs are independent at first, the gradients are not."""
+
+    def __init__(self):
+        self.gain = nn.Parameter(np.zeros(1, np.float32))
+
+    def forward(self, x):
+        return x + self.gain * (x - x.mean(0, keepdims=True))
+
+
 class Mixed(nn.Module):
     """Every sample gets something of its neighbour in the batch."""
 

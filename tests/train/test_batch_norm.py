@@ -8,7 +8,7 @@ import pytest
 from autograd import ops
 from autograd.backend import device_of
 from minicait.optim import EMA
-from minicait.train import Recipe, Trainer, evaluate, predict, value_and_grad
+from minicait.train import NotFiniteError, Recipe, Trainer, evaluate, predict, value_and_grad
 from minicait.train.checkpoint import load_checkpoint, save_checkpoint
 from minicait.train.gradients import Gradients
 from minicait.train.objectives import CrossEntropy
@@ -157,3 +157,22 @@ def test_worker_processes_see_buffers():
         assert float(losses[0]) == float(losses[1]) and flats[0].array.tobytes() == flats[1].array.tobytes()
     assert gradients[0].processes is not None
     gradients[0].close()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_batch_that_is_not_finite_leaves_no_trace_in_buffers(precision):
+    images, labels = some_batches()[0]
+    broken = images.copy()
+    broken[0] = np.nan
+    trainer = Trainer(normed(), RECIPE.changed(accumulate=1, precision=precision))
+    with np.errstate(all="ignore"):
+        trainer.step(images, labels)
+        before = buffers(trainer.model)
+        if precision == "fp32":
+            with pytest.raises(NotFiniteError, match="an image is not finite"):
+                trainer.step(broken, labels)
+        else:
+            assert np.isnan(trainer.step(broken, labels)) and trainer.scaler.skipped >= 1
+    assert_same(buffers(trainer.model), before)
+    trainer.model.stages[1].running_var.data[0] = np.inf
+    assert trainer.first_not_finite() == "stages.1.running_var"

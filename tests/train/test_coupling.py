@@ -11,7 +11,7 @@ from autograd.random import Stream
 from minicait import nn
 from minicait.models.cait import CaiT
 from minicait.train import Recipe, Trainer, value_and_grad
-from tests.train.coupled import Centred, Counted, Mixed, Net, Undeclared
+from tests.train.coupled import Centred, Counted, Gated, Mixed, Net, Undeclared
 from tests.train.helpers import assert_same, loaders, small, some_batches, state
 
 RECIPE = Recipe(epochs=2, batch_size=8, lr=1e-3, ema_decay=0.9, clip_norm=1.0, accumulate=2)
@@ -30,11 +30,12 @@ def deep(part):
         (Net(Undeclared(12)), r"Undeclared \(stages\.1\)"),
         (Net(Centred()), r"Centred \(stages\.1\)"),
         (Net(Mixed()), r"Mixed \(stages\.1\)"),
+        (Net(Gated()), r"Gated \(stages\.1\)"),
         (Net(Counted()), r"Counted \(stages\.1\)"),
         (deep(Undeclared(12)), r"Undeclared \(blocks\.2\.norm2\)"),
         (deep(Centred()), r"Centred \(blocks\.2\.norm2\)"),
     ],
-    ids=["batch norm", "mean", "neighbour", "buffer", "batch norm, deep", "mean, deep"],
+    ids=["batch norm", "mean", "neighbour", "gain of zero", "buffer", "batch norm, deep", "mean, deep"],
 )
 @pytest.mark.parametrize("how", ["threads", "processes", "fp16"])
 def test_what_is_not_declared_is_refused_by_name(model, name, how):
@@ -60,8 +61,14 @@ def test_the_module_itself_may_be_the_one():
             x = self.head(ops.mean(images, (2, 3)))
             return x - x.mean(0)
 
-    with pytest.raises(ValueError, match="value_and_grad: Whole couples the samples"):
-        value_and_grad(Whole(), ops.cross_entropy, *some_batches()[0], micro_batch=4)
+    class Before(Whole):
+        def forward(self, images):
+            x = ops.mean(images, (2, 3))
+            return self.head(x - x.mean(0))  # the head's outputs differ, but so do its inputs
+
+    for kind in (Whole, Before):
+        with pytest.raises(ValueError, match=f"{kind.__name__} couples the samples"):
+            value_and_grad(kind(), ops.cross_entropy, *some_batches()[0], micro_batch=4)
 
 
 def test_it_is_found_whatever_the_first_images_are():

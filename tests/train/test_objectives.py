@@ -158,3 +158,20 @@ def test_bce_from_the_command_line(tmp_path, capsys):
     assert 0.2 < float(row["loss"]) < 0.8  # the mean over ten classes, of which each is about ln 2 at first
     assert main(["train", *options, "--set", "loss=hinge"]) == 2
     assert "loss must be cross_entropy or bce, got 'hinge'" in capsys.readouterr().err
+
+
+def test_an_objective_and_targets_of_ones_own():
+    """A dict of targets is cut along the samples, whatever is in it."""
+    seen = []
+
+    def weighted(outputs, targets):
+        seen.append(len(targets["weight"]))
+        losses = ops.cross_entropy(outputs.logits, targets["labels"], reduction="none")
+        return (losses * targets["weight"]).mean()
+
+    images, labels = some_batches()[0]
+    weight = np.linspace(0, 1, len(labels), dtype=np.float32)
+    trainer = Trainer(small(), objective=weighted, processes=False, micro_batch=2)
+    loss = trainer.step(images, {"labels": labels, "weight": weight})
+    want = (ops.cross_entropy(small()(images), labels, reduction="none") * weight).mean().item()
+    assert loss == pytest.approx(want, rel=1e-5) and set(seen) <= {2, 4}

@@ -325,3 +325,15 @@ def running(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except OSError:
         return False
+
+
+def test_attributes_that_change_between_steps_reach_the_processes():
+    results = []
+    for processes in (False, True):
+        trainer = Trainer(model(), threads=2, micro_batch=2, processes=processes)
+        first = trainer.step(IMAGES, LABELS)
+        for block in trainer.model.blocks:
+            block.drop_path_1.rate = block.drop_path_2.rate = 0.9
+        results.append((first, trainer.step(IMAGES, LABELS)))
+        trainer.close()
+    assert results[0] == results[1]
