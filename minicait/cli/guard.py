@@ -22,7 +22,7 @@ _NAMED = re.compile(rf"(?<![\w./\\-])({'|'.join(PARAMETERS)})(?:=| (?=must\b))")
 
 def in_flags(message: str) -> str:
     """Replace parameter names by flags: "batch_size=8" becomes "--batch-size 8"."""
-    return _NAMED.sub(lambda found: f"{flag(found[1])} ", message)
+    return _NAMED.sub(lambda found: f"{flag(found[1])} ", message.removeprefix("recipe: "))
 
 
 def guarded(work: Callable[[], int], name: str = "minicait") -> int:

@@ -137,7 +137,7 @@ def _skipped_heads(file: WeightFile, model: Module, new_head: bool) -> set[str]:
 def save_weights(
     model: Model,
     path: str | Path,
-    class_names: Sequence[str] | None = None,
+    classes: Sequence[str] | None = None,
     mean: Sequence[float] = MEAN,
     std: Sequence[float] = STD,
     crop_ratio: float = 1.0,
@@ -151,12 +151,12 @@ def save_weights(
     if path.suffix != ".safetensors":
         raise ValueError(f"{path.name}: weights are written as .safetensors")
     check_destination(path)
-    if isinstance(class_names, str):
-        raise ValueError("class_names must be a list of names, got one string")
+    if isinstance(classes, str):
+        raise ValueError("classes must be a list of names, got one string")
     family = family_of(model)
     if family is None:
         raise ValueError(f"save_weights: {type(model).__name__} is no model of a family, so no file can describe it")
-    names = None if class_names is None else [str(name) for name in class_names]
+    names = None if classes is None else [str(name) for name in classes]
     if names is not None and len(names) != model.num_classes:
         raise ValueError(f"{len(names)} class names do not fit a model with {model.num_classes} classes")
     info = Info(family.name, model.config, names, tuple(map(float, mean)), tuple(map(float, std)), float(crop_ratio))

@@ -13,10 +13,10 @@ from .adamw import AdamW
 from .ema import EMA
 from .loss_scaler import LossScaler
 from .norm import clip_gradients, global_norm, norm_and_loss
-from .parameters import Flat, FlatParameters, flat_parameters
+from .parameters import FlatArrays, FlatParameters, flat_parameters
 from .schedule import learning_rate
 
 __all__ = [
-    "EMA", "AdamW", "Flat", "FlatParameters", "LossScaler", "clip_gradients", "flat_parameters", "global_norm",
+    "EMA", "AdamW", "FlatArrays", "FlatParameters", "LossScaler", "clip_gradients", "flat_parameters", "global_norm",
     "learning_rate", "norm_and_loss",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from autograd import kernels
 from autograd.backend import Array
 
 from ..nn import Module
-from .parameters import Flat, flat_parameters
+from .parameters import FlatArrays, flat_parameters
 from .sweep import sweep
 
 
@@ -55,7 +55,7 @@ class AdamW:
         self.steps += 1
         self.parameters.attach()
         layout = self.parameters.layout
-        if isinstance(gradients, Flat) and gradients.layout == layout:
+        if isinstance(gradients, FlatArrays) and gradients.layout == layout:
             self._sweep(slice(0, layout.size), gradients.array)
         else:
             for name, g in gradients.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from .parameters import Flat
+from .parameters import FlatArrays
 
 FIRST_SCALE, MAX_SCALE = 2.0**16, 2.0**24
 GROWTH_INTERVAL = 2000  # steps without overflow before the scale is doubled
@@ -25,7 +25,7 @@ class LossScaler:
         self.good = 0  # steps towards the next doubling
         self.skipped = 0  # steps
 
-    def unscale(self, gradients: Flat) -> None:
+    def unscale(self, gradients: FlatArrays) -> None:
         """Divide the gradients by the scale, in place."""
         if self.scale != 1:
             gradients.array *= 1 / self.scale

@@ -11,7 +11,7 @@ from autograd import kernels
 from autograd.backend import Array, array_module, to_device
 
 from ..machine import blas_threads
-from .parameters import Flat
+from .parameters import FlatArrays
 from .sweep import chunks
 
 
@@ -23,7 +23,7 @@ def global_norm(gradients: Mapping[str, Array]) -> float:
     return math.sqrt(sum(map(_square, _arrays(gradients))))
 
 
-def norm_and_loss(gradients: Flat, loss: Array) -> tuple[float, float]:
+def norm_and_loss(gradients: FlatArrays, loss: Array) -> tuple[float, float]:
     """Norm of the gradients, NaN if the loss is not finite, and the loss as a number; on a GPU both in one copy.
 
     A loss can be infinite where its gradients are finite; then these become NaN, which spoils the update they are in.
@@ -50,7 +50,7 @@ def clip_gradients(gradients: Mapping[str, Array], max_norm: float, norm: float 
 
 
 def _arrays(gradients: Mapping[str, Array]) -> list[Array]:
-    return [gradients.array] if isinstance(gradients, Flat) else list(gradients.values())
+    return [gradients.array] if isinstance(gradients, FlatArrays) else list(gradients.values())
 
 
 def _square(g: Array) -> float:

@@ -41,7 +41,7 @@ class Layout:
         return Layout(dict(shapes), {name: slices[name] for name in shapes}, sum(sizes), decayed)
 
 
-class Flat(dict[str, Array]):
+class FlatArrays(dict[str, Array]):
     """Named arrays that are views into one, `array`."""
 
     def __init__(self, layout: Layout, array: Array) -> None:
@@ -52,8 +52,8 @@ class Flat(dict[str, Array]):
         if value is not self.get(name):  # as it is after flat[name] += ...
             raise TypeError(f"{name} is a view into a flat array; write into it, flat[name][...] = ...")
 
-    def copy(self) -> Flat:
-        return Flat(self.layout, self.array.copy())
+    def copy(self) -> FlatArrays:
+        return FlatArrays(self.layout, self.array.copy())
 
 
 class FlatParameters:
@@ -69,7 +69,7 @@ class FlatParameters:
         first = next(iter(parameters.values())).data
         self.dtype, self.device = first.dtype, next(iter(kinds))[1]
         self._new = lambda size: array_module(first).empty(size, first.dtype)
-        self.weights: Flat
+        self.weights: FlatArrays
         self.move()
 
     @property
@@ -78,7 +78,7 @@ class FlatParameters:
 
     def move(self, allocate: Allocate | None = None) -> None:
         """Move all parameters into a new array, by default in ordinary memory."""
-        self.weights = Flat(self.layout, (allocate or self._new)(self.layout.size))
+        self.weights = FlatArrays(self.layout, (allocate or self._new)(self.layout.size))
         self.attach()
 
     def attach(self) -> None:
@@ -94,9 +94,9 @@ class FlatParameters:
     def fits(self, p: Parameter) -> bool:
         return p.dtype == self.dtype and p.device == self.device
 
-    def zeros(self) -> Flat:
+    def zeros(self) -> FlatArrays:
         """An array of zeros for each parameter, in the same layout."""
-        return Flat(self.layout, array_module(self.array).zeros(self.layout.size, self.dtype))
+        return FlatArrays(self.layout, array_module(self.array).zeros(self.layout.size, self.dtype))
 
 
 _known: WeakKeyDictionary[Module, FlatParameters] = WeakKeyDictionary()

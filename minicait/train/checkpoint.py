@@ -57,7 +57,7 @@ def load_checkpoint(trainer: Trainer, path: Path) -> dict[str, Any]:
     own = _arrays(trainer)
     if {key: array.shape for key, array in own.items()} != {key: array.shape for key, array in arrays.items()}:
         trainer.accumulated = before
-        raise ValueError(f"{path.name} is of another run: its arrays are others")
+        raise ValueError(f"{path.name} is of another run: its arrays have other names or shapes")
     for key, array in own.items():
         array[...] = to_device(arrays[key], trainer.device)
     trainer.scaler.load_state_dict(state["scaler"])
@@ -79,7 +79,7 @@ def checkpoint_state(path: Path) -> dict[str, Any]:
         raise ValueError(f"there is no checkpoint {path}")
     metadata = open_tensors(path).metadata
     if "minicait_checkpoint" not in metadata:
-        raise ValueError(f"{path.name} is no checkpoint of a training run")
+        raise ValueError(f"{path.name} is not a training checkpoint")
     return json.loads(metadata["minicait_checkpoint"])
 
 

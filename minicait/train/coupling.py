@@ -68,8 +68,8 @@ def refuse_coupling(
         coupling, shapes = find(_random_images(images))
         if coupling is not None:
             raise ValueError(
-                f"value_and_grad: {coupling} couples the samples of a batch (they give other results together than "
-                "apart, or it writes a buffer), so the batch cannot be cut; set couples_samples = True in its class"
+                f"{coupling} couples the samples of a batch (results depend on which samples share "
+                "a batch, or it writes a buffer), so the batch cannot be cut; set couples_samples = True in its class"
             )
         known[flags] = shapes
     if not getattr(objective, "is_mean", False):
@@ -77,7 +77,7 @@ def refuse_coupling(
         outputs = _random_outputs(known[flags], count, images)
         if not _is_mean(objective, outputs, {name: values[:count] for name, values in targets.items()}, size):
             raise ValueError(
-                "value_and_grad: this loss is not a mean over samples (two micro-batches together give another value "
+                "this loss is not a mean over samples (two micro-batches together give another value "
                 f"than apart), so the batch cannot be cut; pass micro_batch={len(images)} to keep it whole"
             )
 
@@ -141,7 +141,7 @@ def _is_mean(objective: Any, outputs: Outputs, targets: dict[str, Array], size: 
         cut = Outputs(*(None if x is None else Tensor(x.data[part]) for x in outputs))  # type: ignore[arg-type]
         value = objective(cut, {name: values[part] for name, values in targets.items()})
         if value.size != 1:
-            raise ValueError(f"value_and_grad: the loss must be one number, the mean over samples, got {value.shape}")
+            raise ValueError(f"the loss must be one number, the mean over samples, got {value.shape}")
         return float(value.data)
 
     count = len(outputs.logits)

@@ -1,4 +1,4 @@
-"""Evaluation: how often a model is right, and where it looks."""
+"""Evaluation: accuracy, loss, and class attention inside the object."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from ..machine import cpu_count, return_freed_memory
 from ..models.model import Model
 from ..nn import Module
 from ..nn.record import is_recorded
-from ..optim.parameters import Flat, flat_parameters
+from ..optim.parameters import FlatArrays, flat_parameters
 from .coupling import coupled_modules, refuse_coupling
 from .objectives import LossFunction, Objective
 from .shares import Piece, Share, State, add_slices, look_for_coupling, sum_share
@@ -74,7 +74,7 @@ class Gradients:
 
     def __call__(
         self, objective: Objective, images: Any, targets: dict[str, Any], scale: float = 1.0
-    ) -> tuple[Array, Flat]:
+    ) -> tuple[Array, FlatArrays]:
         """The mean loss (an array of one value), and `scale` times its gradients."""
         state = self._state()
         images, targets = self._arrays(state, images, targets)
@@ -122,7 +122,7 @@ class Gradients:
         """The state, made anew if parameters were added, frozen, converted or moved to another device."""
         learned = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         if not learned:
-            raise ValueError("value_and_grad: none of the model's parameters requires grad")
+            raise ValueError("none of the model's parameters requires grad")
         old, kind = self.state, (next(iter(learned.values())).dtype, self.model.device)
         if old is None or old.kind != kind or list(map(id, old.learned.values())) != list(map(id, learned.values())):
             self.close()
@@ -140,7 +140,7 @@ class Gradients:
         for values in targets.values():
             if len(images) != len(values) or not len(images):
                 got = f"{len(images)} images need as many targets, at least one, got {len(values)}"
-                raise ValueError(f"value_and_grad: {got}")
+                raise ValueError(f"{got}")
         return images, targets
 
     def _micro_batch(self, images: Array) -> int:
@@ -149,7 +149,7 @@ class Gradients:
         if coupled := coupled_modules(self.model):
             if asked is not None and asked < batch:
                 raise ValueError(
-                    f"value_and_grad: {coupled[0]} couples the samples of a batch, so a batch of {batch} cannot be cut "
+                    f"{coupled[0]} couples the samples of a batch, so a batch of {batch} cannot be cut "
                     f"into micro-batches of {asked}; leave micro_batch out, or choose a smaller batch"
                 )
             return batch
@@ -158,7 +158,7 @@ class Gradients:
         return batch if not isinstance(images, np.ndarray) else default_micro_batch(self.model, batch)
 
     def _crew(self, state: State, workers: int, objective: Objective) -> Processes | Threads:
-        """Processes if there can be any; they would see no mode of this thread, and need an objective that pickles."""
+        """Choose workers: processes, unless a mode is active or the objective cannot be pickled."""
         if workers > 1 and self.use_processes and _in_no_mode() and _pickles(objective):
             return self._fork(state)
         # a batch that cannot be cut has its matrix products spread over threads instead

@@ -13,7 +13,7 @@ from autograd.backend import Array, array_module
 
 from ..models.model import outputs_of
 from ..nn import Module
-from ..optim.parameters import Flat, Layout
+from ..optim.parameters import FlatArrays, Layout
 from ..optim.sweep import chunks
 from .coupling import Found, find_coupling
 from .objectives import Objective
@@ -54,7 +54,7 @@ class State:
             {name: p.shape for name, p in self.learned.items()}, getattr(model, "no_decay", frozenset())
         )
         self.kind = self.like.dtype, model.device
-        self.buffers: dict[tuple[int, int], Flat] = {}  # by worker and number
+        self.buffers: dict[tuple[int, int], FlatArrays] = {}  # by worker and number
 
     @property
     def like(self) -> Array:
@@ -73,17 +73,17 @@ class State:
                 if getattr(module, name, None) != value:
                     setattr(module, name, value)
 
-    def buffer(self, worker: int, number: int) -> Flat:
+    def buffer(self, worker: int, number: int) -> FlatArrays:
         if (worker, number) not in self.buffers:
             array = array_module(self.like).empty(self.layout.size, self.like.dtype)
-            self.buffers[worker, number] = Flat(self.layout, array)
+            self.buffers[worker, number] = FlatArrays(self.layout, array)
         return self.buffers[worker, number]
 
     def share_buffers(self, workers: int) -> None:
-        """Make buffers in shared memory, as many as workers can need: those that nobody writes take no memory."""
+        """Allocate the maximum number of buffers in shared memory; pages that nobody writes cost nothing."""
         for worker in range(workers):
             for number in range(most_buffers(self.most_leaves, workers)):
-                self.buffers[worker, number] = Flat(self.layout, shared_memory(self.layout.size, self.like.dtype))
+                self.buffers[worker, number] = FlatArrays(self.layout, shared_memory(self.layout.size, self.like.dtype))
 
     @property
     def most_leaves(self) -> int:
@@ -121,12 +121,12 @@ def sum_share(state: State, worker: int, share: Share) -> tuple[list[Node], list
     return [node._replace(buffer=(worker, node.buffer)) for node in nodes], losses
 
 
-def _piece(state: State, share: Share, piece: Piece, sums: Flat, accumulate: bool) -> Array:
+def _piece(state: State, share: Share, piece: Piece, sums: FlatArrays, accumulate: bool) -> Array:
     """Forward and backward of one micro-batch: put or add its gradients into `sums`, return its part of the loss."""
     with random.using(share.stream.at(sample=share.stream.sample + piece.start)):
         loss = share.objective(outputs_of(state.model, piece.images), piece.targets)
     if loss.size != 1:
-        raise ValueError(f"value_and_grad: the loss must be one number, the mean over samples, got {loss.shape}")
+        raise ValueError(f"the loss must be one number, the mean over samples, got {loss.shape}")
     part = len(piece.images) / share.batch
     seed = np.full(loss.shape, part * share.scale)
     found = ag.grad(loss, list(state.learned.values()), seed, out=list(sums.values()), accumulate=accumulate)

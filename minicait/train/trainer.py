@@ -23,7 +23,7 @@ from ..data.mixing import mix, one_hot
 from ..machine import cpu_count
 from ..models.model import Model
 from ..nn import Buffer, Module
-from ..optim import EMA, AdamW, Flat, LossScaler, clip_gradients, learning_rate, norm_and_loss
+from ..optim import EMA, AdamW, FlatArrays, LossScaler, clip_gradients, learning_rate, norm_and_loss
 from .evaluate import Scores, evaluate
 from .gradients import Gradients
 from .objectives import Objective, objective_for
@@ -86,7 +86,7 @@ class Trainer:
         self.optimiser = AdamW(model, r.peak_lr, r.weight_decay, threads=count)
         self.ema = None if r.ema_decay is None else EMA(model, r.ema_decay, threads=count)
         self.buffers = [buffer for _, buffer in model.named_buffers()]
-        self.accumulated: Flat | None = None  # gradients of the batches that make up the next update
+        self.accumulated: FlatArrays | None = None  # gradients of the batches that make up the next update
         self.batches = 0  # trained on so far; random masks and mixing are drawn by this number
         self.epoch = 0  # epochs completed, evaluation included
         self.losses: list[float] = []  # of the batches of this epoch
@@ -132,7 +132,7 @@ class Trainer:
                 targets["teacher"] = as_tensor(self.teacher(images)).data
         return targets
 
-    def _accumulate(self, gradients: Flat) -> Flat:
+    def _accumulate(self, gradients: FlatArrays) -> FlatArrays:
         """Sum of the gradients of the batches that make up one update."""
         if self.recipe.accumulate == 1:
             return gradients
@@ -168,7 +168,7 @@ class Trainer:
         raise to stop: the trainer's state is whole then, and `fit` continues from it.
         """
         if not hasattr(train_loader, "epoch"):
-            raise TypeError("fit: train_loader must be a minicait.data.Loader, which can find any batch again")
+            raise TypeError("fit: train_loader must be a minicait.data.Loader, which supports random access to batches")
         self.total_steps = max(1, self.recipe.epochs * len(train_loader) // self.recipe.accumulate)
         self.epoch = min(self.epoch, self.batches // len(train_loader))  # a failed update may have begun earlier
         self.gradients.start()
@@ -240,7 +240,7 @@ class Trainer:
         return error
 
     def _offender(self, images: Any, targets: dict[str, Any]) -> str:
-        """The first thing that is not finite, on the way from weights and images to gradients."""
+        """Name the first value that is not finite: weights, images, then operations."""
         if (name := self.first_not_finite()) is not None:
             return f"the weights of {name} are not finite"
         values = as_tensor(images).data

@@ -58,7 +58,7 @@ class Threads:
 
 
 def can_fork() -> bool:
-    """True on Linux: elsewhere processes cannot be forked, or the system's libraries do not survive it.
+    """Return whether worker processes can be forked: on Linux only, where the system's libraries survive it.
 
     A daemonic process, such as one of a `multiprocessing.Pool`, must not have children.
     """
@@ -160,12 +160,12 @@ def _in_worker(state: Any, worker: int, pipe: Connection, others: list[Connectio
             try:
                 answer = work(state, worker, argument)
             except BaseException as error:
-                answer = _with_place(error)
+                answer = _with_traceback(error)
             pipe.send(answer)
     os._exit(0)  # without the parent's exit handlers
 
 
-def _with_place(error: BaseException) -> BaseException:
+def _with_traceback(error: BaseException) -> BaseException:
     """The error with a note on where it happened, since tracebacks do not pickle; nor do some kinds of errors."""
     where = "in a worker process:\n" + "".join(traceback.format_tb(error.__traceback__))
     try:

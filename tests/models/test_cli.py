@@ -56,7 +56,7 @@ def test_bad_input_is_one_sentence(arguments, sentence, capsys):
     ("message", "printed"),
     [
         ("choose batch_size=8", "choose --batch-size 8"),
-        ("value_and_grad: micro_batch must be at least 1", "value_and_grad: --micro-batch must be at least 1"),
+        ("micro_batch must be at least 1", "--micro-batch must be at least 1"),
         ("precision=fp16 is for GPUs", "--precision fp16 is for GPUs"),
         ("the names are batch_size, val_images", "the names are batch_size, val_images"),
         ("my_batch_size=8, num_classes=3", "my_batch_size=8, num_classes=3"),

@@ -10,7 +10,7 @@ from autograd import kernels, ops
 from autograd.backend import to_device
 from minicait import nn
 from minicait.machine import blas_threads
-from minicait.optim import EMA, AdamW, Flat, clip_gradients, global_norm, learning_rate
+from minicait.optim import EMA, AdamW, FlatArrays, clip_gradients, global_norm, learning_rate
 from minicait.optim.sweep import CHUNK
 from tests import stand_in_cupy
 from tests.train.helpers import small
@@ -81,7 +81,7 @@ def test_one_sweep_does_what_calls_by_name_do(threads, monkeypatch):
     for seed in range(3):
         flat = drawn(optimisers[0].parameters, seed)
         plain = {name: g.copy() for name, g in flat.items()}
-        assert isinstance(flat, Flat) and not isinstance(plain, Flat)
+        assert isinstance(flat, FlatArrays) and not isinstance(plain, FlatArrays)
         assert global_norm(flat) == pytest.approx(global_norm(plain), rel=1e-6)
         for gradients, optimiser, average in zip((flat, plain), optimisers, averages, strict=True):
             optimiser.step(gradients)
