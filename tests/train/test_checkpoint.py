@@ -145,7 +145,7 @@ def test_checkpoints_that_do_not_fit_are_refused_and_change_nothing(tmp_path):
 def test_files_that_are_no_checkpoints(tmp_path):
     minicait.save_weights(small(), tmp_path / "w.safetensors")
     for read in (read_checkpoint, checkpoint_state, checkpoint_model):
-        with pytest.raises(ValueError, match=r"w\.safetensors is no checkpoint"):
+        with pytest.raises(ValueError, match=r"w\.safetensors is not a training checkpoint"):
             read(tmp_path / "w.safetensors")
         with pytest.raises(ValueError, match="there is no checkpoint"):
             read(Path(tmp_path / "none.safetensors"))
