@@ -99,14 +99,14 @@ def bench_step(
 
 
 def timm_step(job: Job, compiled: bool = False) -> Step:
+    family, config = find_model(job.model)
+    if family.name not in REFERENCES:
+        raise ValueError(f"there is no model of PyTorch to compare {family.name} with")
     torch: Any = import_module("torch")  # not type-checked, even if it is installed
     device, half = job.device, job.precision == "fp16"
     if device != "cpu" and not torch.cuda.is_available():
         raise ValueError(f"PyTorch {torch.__version__} cannot use the GPU")
     torch.set_num_threads(job.threads)
-    family, config = find_model(job.model)
-    if family.name not in REFERENCES:
-        raise ValueError(f"there is no model of PyTorch to compare {family.name} with")
     net = REFERENCES[family.name](import_timm(), config).to(device)
     net = torch.compile(net) if compiled else net
     images, labels = (torch.from_numpy(array).to(device) for array in data(config.img_size[0], job.batch))
