@@ -263,7 +263,7 @@ def test_the_command_line_trains_evaluates_and_predicts_there(tmp_path, capsys):
     small = ["--patch-size", "8", "--train-images", "16", "--epochs", "1", "--batch-size", "8"]
     assert main(["train", "--device", "cuda", "--precision", "fp16", "--out", str(tmp_path), *data, *small]) == 0
     text = capsys.readouterr().out
-    assert "device: CuPy on cuda; the GPU works" in text and "precision: fp16, matrices are multiplied in" in text
+    assert "device: CuPy on cuda; the GPU works" in text and "precision: fp16, matrix products in float16" in text
     (run,) = tmp_path.iterdir()
     weights = ["--weights", str(run / "weights" / "best.safetensors"), "--device"]
 
