@@ -112,11 +112,13 @@ class Gradients:
             self._fork(self._state())
 
     def close(self) -> None:
-        """End worker processes; the weights leave the memory shared with them. The next call starts others."""
+        """End worker processes; weights and buffers leave the memory shared with them. The next call starts others."""
         if self.processes is not None:
             self.processes.close()
             self.processes = self.state = None
             flat_parameters(self.model).move()
+            for _, buffer in self.model.named_buffers():
+                buffer.data = buffer.data.copy()
 
     def _state(self) -> State:
         """The state, made anew if parameters were added, frozen, converted or moved to another device."""
@@ -177,6 +179,7 @@ class Gradients:
                 buffer.data = shared
             count = min(self.threads, state.most_leaves)
             state.share_buffers(count)
+            state.cancelled = False
             return_freed_memory()
             self.processes = Processes(count, state, tensors)
         return self.processes

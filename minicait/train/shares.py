@@ -55,6 +55,7 @@ class State:
         )
         self.kind = self.like.dtype, model.device
         self.buffers: dict[tuple[int, int], FlatArrays] = {}  # by worker and number
+        self.cancelled = False  # another thread failed
 
     @property
     def like(self) -> Array:
@@ -110,11 +111,14 @@ def sum_share(state: State, worker: int, share: Share) -> tuple[list[Node], list
     def compute(leaf: int, number: int, accumulate: bool) -> None:
         sums = state.buffer(worker, number)
         for piece in share.leaves[leaf - share.first]:
+            if state.cancelled:
+                return
             losses.append(_piece(state, share, piece, sums, accumulate))
             accumulate = True
 
     def add_buffers(into: int, number: int) -> None:
-        state.buffer(worker, into).array += state.buffer(worker, number).array
+        if not state.cancelled:
+            state.buffer(worker, into).array += state.buffer(worker, number).array
 
     leaves = range(share.first, share.first + len(share.leaves))
     nodes = fold(leaves, compute, add_buffers, lambda leaf: len(share.leaves[leaf - share.first]) == 1)

@@ -257,6 +257,7 @@ class Trainer:
 
     def first_not_finite(self) -> str | None:
         """Name of the first parameter or buffer that is not all finite."""
+        self.optimiser.parameters.attach()
         arrays = [self.optimiser.parameters.array, *(buffer.data for buffer in self.buffers)]
         if all(bool(array_module(x).isfinite(x).all()) for x in arrays):
             return None

@@ -37,6 +37,8 @@ Work = Callable[[Any, int, Any], Any]  # work(state, worker, argument)
 class Threads:
     """Threads that work on a common state; a single worker is this thread itself.
 
+    When one of them fails, `state.cancelled` tells the others, and they may return early.
+
     blas  threads of a matrix product in each of them
     """
 
@@ -47,14 +49,25 @@ class Threads:
         """work(state, worker, argument) for worker 0, 1, … with one argument each; results in that order."""
         keep_freed_memory()
         with blas_threads(self.blas):
+            self.state.cancelled = False
             if len(arguments) == 1:
                 return [work(self.state, 0, arguments[0])]
             pool = ThreadPoolExecutor(len(arguments), thread_name_prefix="minicait")
+            run = ag.inherit_modes(self._attempt)
             try:
-                run = ag.inherit_modes(work)
-                return [f.result() for f in [pool.submit(run, self.state, i, own) for i, own in enumerate(arguments)]]
-            finally:  # also after an exception or Ctrl-C: nothing runs on behind it
-                pool.shutdown(wait=True, cancel_futures=True)
+                return [f.result() for f in [pool.submit(run, work, i, own) for i, own in enumerate(arguments)]]
+            except BaseException:  # or Ctrl-C
+                self.state.cancelled = True
+                raise
+            finally:  # nothing runs on behind it
+                pool.shutdown()
+
+    def _attempt(self, work: Work, worker: int, argument: Any) -> Any:
+        try:
+            return work(self.state, worker, argument)
+        except BaseException:
+            self.state.cancelled = True
+            raise
 
 
 def can_fork() -> bool:

@@ -12,7 +12,7 @@ from minicait.cli import main
 from minicait.files.weights import save_weights
 from minicait.models.cait import CaiT
 from minicait.run.advice import MemoryEstimate, memory_advice
-from minicait.train import predict, value_and_grad
+from minicait.train import Recipe, Trainer, predict, value_and_grad
 from tests.hostcuda import memory
 from tests.hostcuda.test_training import SMALL, batch  # noqa: F401  (a fixture)
 
@@ -85,6 +85,19 @@ def test_pieces_on_a_gpu_give_the_same(batch):  # noqa: F811
         for name, g in want.items():
             np.testing.assert_allclose(got[name].get(), g.get(), rtol=1e-4, atol=1e-6, err_msg=name)
     np.testing.assert_allclose(predict(model, batch[0], None, 3), predict(model, batch[0]), rtol=1e-5, atol=1e-6)
+
+
+def test_pieces_take_no_memory_of_their_own_between_steps(pool, batch):  # noqa: F811
+    """They accumulate into one buffer, however many there are."""
+    held = []
+    for micro_batch in (None, 1):
+        gc.collect()
+        before = pool.used_bytes()
+        trainer = Trainer(CaiT(**SMALL), Recipe(), "cuda", micro_batch=micro_batch)
+        trainer.step(*batch)
+        held.append(pool.used_bytes() - before)
+        del trainer
+    assert held[1] <= held[0]
 
 
 def test_memory_runs_out_and_the_advice_works(pool, monkeypatch, tmp_path, capsys):

@@ -115,6 +115,19 @@ def test_it_learns_and_predicts(make):
 
 
 @MODELS
+def test_images_are_taken_in_the_dtype_of_the_model(make):
+    images, labels = some_batches()[0]
+    model, wide = make().eval(), make().eval().astype("float64")
+    for part in (images, images[:1]):
+        logits = predict(wide, part)
+        assert logits.dtype == np.float64 and predict(model, part).dtype == np.float32
+        np.testing.assert_allclose(logits, predict(model, part), rtol=1e-4, atol=1e-6)
+    assert Trainer(wide, threads=1).step(images, labels) == pytest.approx(
+        Trainer(model, threads=1).step(images, labels)
+    )
+
+
+@MODELS
 def test_gradients_are_those_of_the_whole_batch(make):
     model, (images, labels) = make().eval(), some_batches()[0]
     loss = ops.cross_entropy(model(images), labels)
@@ -191,6 +204,7 @@ def test_the_same_arrays_of_another_module_are_still_another_run(tmp_path):
 
     save_checkpoint(Trainer(Means(), RECIPE), tmp_path / "c.safetensors")
     trainer = Trainer(Wide(), RECIPE)
+    trainer.step(*some_batches()[0])  # the first of two that make an update
     before = state(trainer)
     with pytest.raises(ValueError, match="is of another run: its arrays have other names or shapes"):
         load_checkpoint(trainer, tmp_path / "c.safetensors")

@@ -1,6 +1,7 @@
 """Batch statistics that are declared: the batch stays whole, and running statistics are state like any other."""
 
 import copy
+import os
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from minicait.train import NotFiniteError, Recipe, Trainer, evaluate, predict, v
 from minicait.train.checkpoint import load_checkpoint, save_checkpoint
 from minicait.train.gradients import Gradients
 from minicait.train.objectives import CrossEntropy
+from minicait.train.workers import can_fork
 from tests import stand_in_cupy
 from tests.train.coupled import BatchNorm, Net
 from tests.train.helpers import assert_same, loaders, some_batches, state
@@ -144,6 +146,7 @@ def test_a_checkpoint_continues_to_the_bit(tmp_path, stop_after):
     assert_same(state(second), state(whole))
 
 
+@pytest.mark.skipif(not can_fork(), reason="processes cannot be forked on this system")
 def test_worker_processes_see_buffers():
     """In evaluation mode, where a batch is cut, and the statistics may have changed since the workers were forked."""
     images, labels = some_batches()[0]
@@ -176,3 +179,18 @@ def test_a_batch_that_is_not_finite_leaves_no_trace_in_buffers(precision):
     assert_same(buffers(trainer.model), before)
     trainer.model.stages[1].running_var.data[0] = np.inf
     assert trainer.first_not_finite() == "stages.1.running_var"
+
+
+@pytest.mark.skipif(not can_fork(), reason="processes cannot be forked on this system")
+def test_after_closing_nothing_is_shared_with_a_process_that_is_forked_later():
+    model, (images, labels) = normed().eval(), some_batches()[0]
+    gradients = Gradients(model, 2, 2, processes=True)
+    gradients(CrossEntropy(), images, {"labels": labels})
+    gradients.close()
+    before = {name: value.copy() for name, value in model.state_dict().items()}
+    if (child := os.fork()) == 0:
+        for _, tensor in model.named_tensors():
+            tensor.data[...] = 7
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert_same(model.state_dict(), before)

@@ -101,6 +101,15 @@ def test_it_is_found_after_evaluation_mode_and_after_a_change_of_the_model():
         value_and_grad(model, ops.cross_entropy, images, labels, micro_batch=2)
 
 
+def test_another_head_gives_outputs_of_another_shape():
+    images, labels = some_batches()[0]
+    model = Net(nn.LayerNorm(12))
+    for classes in (10, 3):
+        model.head = nn.Linear(12, classes)
+        soft = np.eye(classes, dtype=np.float32)[labels % classes]
+        value_and_grad(model, ops.cross_entropy, images, soft, micro_batch=2)
+
+
 def test_worker_processes_look_in_the_mode_of_the_model():
     """They may have been forked in another."""
     trainer = Trainer(Net(InTraining()).eval(), RECIPE, threads=2, micro_batch=2, processes=True)

@@ -8,7 +8,7 @@ import pytest
 from minicait.optim import AdamW, LossScaler
 from minicait.optim.loss_scaler import FIRST_SCALE, GROWTH_INTERVAL, MAX_SCALE
 from minicait.run.journal import Row
-from minicait.train import NotFiniteError, Trainer
+from minicait.train import NotFiniteError, Recipe, Trainer
 from minicait.train.checkpoint import load_checkpoint, save_checkpoint
 from tests.train.helpers import FULL, PLAIN, assert_same, loaders, overflowing, small, some_batches, spoiled, state
 
@@ -99,13 +99,22 @@ def test_the_scale_grows_halves_and_recovers():
 @pytest.mark.parametrize("scale", [1.0, 2.0**10])
 def test_the_scale_does_not_change_the_step(scale):
     batch = some_batches()[0]
-    trainer, plain = in_float16(), Trainer(small(), PLAIN)
+    recipe = Recipe(lr=1e-3)  # without clipping, which would hide a factor
+    trainer, plain = in_float16(recipe), Trainer(small(), recipe)
     trainer.scaler.scale = scale
     assert trainer.step(*batch) == pytest.approx(plain.step(*batch), rel=1e-2)
     got = state(trainer)
     for name, value in state(plain).items():
         if name.startswith("mean/"):
             np.testing.assert_allclose(got[name], value, atol=2e-3 * max(1e-3, np.abs(value).max()))
+
+
+def test_the_schedule_follows_the_data_not_the_steps():
+    recipe = FULL.changed(epochs=1, accumulate=1)
+    trainers, losses = (in_float16(recipe), overflowing(in_float16(recipe), 1, 2, in_loss=True)), []
+    (whole,), (skipping,) = (trainer.fit(*loaders(threads=0), losses.append) for trainer in trainers)
+    assert (whole.steps, skipping.steps, skipping.skipped) == (5, 3, 2) and skipping.lr == whole.lr
+    assert np.isinf(losses[6:8]).all() and skipping.loss == np.mean([losses[5], *losses[8:]])  # the finite ones
 
 
 def test_training_stops_when_no_scale_helps():

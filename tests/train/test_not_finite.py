@@ -25,6 +25,10 @@ def test_what_is_not_finite_is_named():
         with pytest.raises(NotFiniteError, match=f"the weights of {name} are not finite"):
             trainer.step(images, labels)
     trainer = Trainer(small(), threads=1)
+    trainer.model.norm.weight.data = np.full(12, np.nan, np.float32)  # another array in its place
+    with pytest.raises(NotFiniteError, match=r"the weights of norm\.weight are not finite"):
+        trainer.step(images, labels)
+    trainer = Trainer(small(), threads=1)
     trainer.model.head.weight.data[...] = 3e38
     named = r"(linear|cross_entropy|layer_norm): (forward|backward) produced"
     with pytest.raises(NotFiniteError, match=named), np.errstate(all="ignore"):
@@ -82,11 +86,12 @@ def test_fit_continues_after_a_batch_that_failed(accumulate, left, epoch):
     """From before its update, which may have begun in the epoch before. The result has the same bits as ever."""
     recipe = FULL.changed(accumulate=accumulate, epochs=2)
     trainer, want = Trainer(small(), recipe, threads=1), Trainer(small(), recipe, threads=1)
-    want.fit(*loaders())
+    epochs = want.fit(*loaders())
     good = trainer.objective
     with pytest.raises(NotFiniteError, match="stopped at batch 8: overflow: backward produced NaN"):
         overflowing(trainer, 7).fit(*loaders())
     assert trainer.batches == left
     trainer.objective = good
-    assert [e.number for e in trainer.fit(*loaders())] == [1, 2][epoch:] and trainer.batches == 10
+    got = trainer.fit(*loaders())
+    assert [e.number for e in got] == [1, 2][epoch:] and got[-1] == epochs[-1] and trainer.batches == 10
     assert_same(state(trainer), state(want))

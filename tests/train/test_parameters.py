@@ -12,6 +12,7 @@ from minicait import nn
 from minicait.optim import EMA, AdamW, flat_parameters
 from minicait.optim.parameters import Layout, is_decayed
 from minicait.train.gradients import value_and_grad
+from tests import stand_in_cupy
 from tests.train.helpers import SMALL, small
 
 
@@ -87,6 +88,19 @@ def test_another_dtype_or_device_needs_a_new_optimiser():
     model.norm.weight.data = model.norm.weight.data.astype(np.float32)
     with pytest.raises(ValueError, match="one dtype on one device, got float32 on cpu, float64 on cpu"):
         flat_parameters(model)
+
+
+def test_a_model_that_moved_needs_a_new_optimiser(monkeypatch):
+    model = small()
+    optimiser = AdamW(model, 0.1)
+    with stand_in_cupy.installed(monkeypatch):
+        model.to("cuda")
+        with pytest.raises(ValueError, match="cls_token changed to float32 on cuda:0; create a new optimiser"):
+            optimiser.step({})
+        assert AdamW(model, 0.1).parameters.device == "cuda:0"
+        model.norm.weight.data = np.ones(12, np.float32)
+        with pytest.raises(ValueError, match="one dtype on one device, got float32 on cpu, float32 on cuda:0"):
+            flat_parameters(model)
 
 
 def test_a_module_without_parameters():

@@ -14,13 +14,13 @@ from minicait.train import RECIPES, Recipe, Trainer, evaluate, recipe, value_and
 from tests.train.helpers import FULL, ROUNDING, loaders, small
 
 
-def by_hand(model, images, targets, clip=None):
+def by_hand(model, optimiser, images, targets, clip=None):
     """One step of AdamW, written here again."""
     loss, gradients = value_and_grad(model, ops.cross_entropy, images, targets)
     if clip is not None:
         norm = np.sqrt(sum(float((g.astype(np.float64) ** 2).sum()) for g in gradients.values()))
         gradients = {name: g * np.float32(min(1, clip / (norm + 1e-6))) for name, g in gradients.items()}
-    AdamW(model, 5e-4, 0.05).step(gradients)
+    optimiser.step(gradients)
     return loss
 
 
@@ -35,24 +35,30 @@ def by_hand(model, images, targets, clip=None):
     ids=["smoothing", "clipping", "mixing", "mixup"],
 )
 def test_every_part_of_a_recipe_does_its_work(how, clip):
-    """The first batch of `fit`, against a step that is written out."""
+    """The first batches of `fit`, against steps that are written out."""
     train, val = loaders()
-    images, labels = next(iter(train.epoch(0)))
-    images, targets = mix(images, one_hot(labels, 10), how.mixup, how.cutmix, Stream(0, "mix", 0))
-    targets = targets * (1 - how.label_smoothing) + np.float32(how.label_smoothing / 10)
     trainer, other = Trainer(small(), how.changed(batch_size=8), threads=1), small()
+    optimiser, batches = AdamW(other, 5e-4, 0.05), train.epoch(0)
 
-    class OneBatchError(Exception): ...
+    class EnoughError(Exception): ...
 
-    def first(loss):
-        assert loss == pytest.approx(by_hand(other, images, targets, clip), rel=1e-6)
-        raise OneBatchError
+    def follow(loss):
+        number = trainer.batches - 1
+        images, labels = next(batches)
+        images, targets = mix(images, one_hot(labels, 10), how.mixup, how.cutmix, Stream(0, "mix", number))
+        targets = targets * (1 - how.label_smoothing) + np.float32(how.label_smoothing / 10)
+        assert loss == pytest.approx(
+            by_hand(other, optimiser, images, targets, clip), rel=1e-6 if number == 0 else 1e-4
+        )
+        if number == 0:
+            for name, value in trainer.model.state_dict().items():
+                if not name.endswith(ROUNDING):
+                    np.testing.assert_allclose(value, other.state_dict()[name], rtol=1e-5, atol=1e-7, err_msg=name)
+        if number == 2:
+            raise EnoughError
 
-    with pytest.raises(OneBatchError):
-        trainer.fit(train, val, after_batch=first)
-    for name, value in trainer.model.state_dict().items():
-        if not name.endswith(ROUNDING):
-            np.testing.assert_allclose(value, other.state_dict()[name], rtol=1e-5, atol=1e-7, err_msg=name)
+    with pytest.raises(EnoughError):
+        trainer.fit(train, val, after_batch=follow)
 
 
 def test_the_average_of_the_weights_is_what_is_evaluated():

@@ -337,3 +337,19 @@ def test_attributes_that_change_between_steps_reach_the_processes():
         results.append((first, trainer.step(IMAGES, LABELS)))
         trainer.close()
     assert results[0] == results[1]
+
+
+def test_processes_work_after_threads_that_failed():
+    """What stops other threads must not reach processes that are forked later."""
+    want = gradients_of(Trainer(model(), threads=2, micro_batch=2, processes=False))
+    trainer = Trainer(model(), threads=2, micro_batch=2, processes=True)
+    with ag.detect_anomaly(), pytest.raises(ag.AnomalyError):  # in this mode, threads do the work
+        gradients_of(trainer, np.full_like(IMAGES, np.inf))
+    assert gradients_of(trainer) == want
+    trainer.close()
+
+
+def gradients_of(trainer, images=IMAGES):
+    with random.using(Stream(3, "test")), np.errstate(all="ignore"):
+        loss, flat = trainer.gradients(trainer.objective, images, {"labels": LABELS})
+    return float(loss), flat.array.tobytes()
