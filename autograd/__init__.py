@@ -7,6 +7,8 @@ kernels/    fused array functions behind some of them
 engine      backward() and grad(): the chain rule over the recorded graph
 draw/       the graph behind a Tensor as an SVG picture
 gradcheck   check_grads: analytic against numerical gradients
+numerical   slopes from five points, and steps that suit a value
+contract    what every backward must do, whatever its operation
 cases       one table of test cases for every operation
 checkpoint  recompute activations instead of storing them
 modes       no_grad, autocast, detect_anomaly

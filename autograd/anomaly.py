@@ -26,11 +26,11 @@ class Trace:
 
     def __init__(self, saved: tuple[Any, ...]) -> None:
         self.where = _caller()
-        self.checksums = [_checksum(value) for value in saved]
+        self.checksums = [checksum(value) for value in saved]
 
     def check_saved(self, name: str, saved: tuple[Any, ...]) -> None:
         for value, before in zip(saved, self.checksums, strict=True):
-            if _checksum(value) != before:
+            if checksum(value) != before:
                 what = f"an array of shape {value.shape}" if is_array(value) else "an index"
                 raise AnomalyError(
                     f"{name}: {what} that it saved for backward was edited in place after forward; edit a copy "
@@ -69,10 +69,10 @@ def _contains(x: Any, infinity: float) -> bool:
     return isinstance(x, float) and x == infinity
 
 
-def _checksum(value: Any) -> Any:
+def checksum(value: Any) -> Any:
     """CRC-32 of an array, or of every array in a tuple or list such as an index."""
     if isinstance(value, tuple | list):
-        return [_checksum(item) for item in value]
+        return [checksum(item) for item in value]
     if not is_array(value) or not value.size:
         return None
     return zlib.crc32(np.ascontiguousarray(to_device(value, "cpu")).data.cast("B"))

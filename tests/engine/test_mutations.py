@@ -1,101 +1,153 @@
-"""Mutation tests of the gradient check: wrong backwards are injected into every operation, and all must be caught.
+"""Mutation tests: the mistakes of `tests.engine.mistakes` are injected into every operation, and all must be caught.
 
-The usual check (an all-ones cotangent) misses a factor of 7 or 0 on the softmax; a test below shows that.
+`pytest tests/engine/test_mutations.py -s` prints the table: kinds of mistakes, operations, how many were injected.
 """
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import autograd as ag
-from autograd import Function, Tensor, ops
+from autograd import gradcheck, ops
 from autograd.cases import CASES
 from autograd.function import Context
 from autograd.ops.nn import Softmax
-from tests.engine.test_op_cases import functions_used
+from tests.engine import mistakes
+from tests.engine.mistakes import Call, scaled
+from tests.engine.test_op_cases import FUNCTIONS, check_float16, functions_used, values_and_gradients
 
+README = Path(__file__).parents[2] / "README.md"
+ALL = {cls.name for cls in FUNCTIONS} - {"to_device"}  # needs two devices
+USED = {case: functions_used(case) for case in CASES}
+SMALL = [case for case in CASES if sum(x.size for x in case.arrays()) < 200]
+ALWAYS = (mistakes.overwrites_saved, mistakes.overwrites_upstream, mistakes.returns_a_buffer)
 
-def scaled(factor):
-    return lambda gradients: [None if g is None else g * g.dtype.type(factor) for g in gradients]
-
-
-def transposed(gradients):
-    return [None if g is None else np.ascontiguousarray(g.T).reshape(g.shape) for g in gradients]
-
-
-def rolled(gradients):
-    return [None if g is None else np.roll(g, 1) for g in gradients]
-
-
-def last_entry_lost(gradients):
-    kept = [None if g is None else g.copy() for g in gradients]
-    for g in kept:
-        if g is not None:
-            g[(-1,) * g.ndim] = 0
-    return kept
-
-
-def swapped(gradients):
-    return gradients[::-1]
-
-
-MUTATIONS = {
-    "times 7": scaled(7),
-    "times 1.001": scaled(1.001),
-    "zero": scaled(0),
-    "sign": scaled(-1),
-    "transposed": transposed,
-    "rolled by one": rolled,
-    "last entry lost": last_entry_lost,
-    "gradients swapped": swapped,
+# Operations that a mistake cannot be made in: they save no array, or the same one for any input, or have one input.
+SAVE_NO_VALUES = {"add", "astype", "broadcast_to", "concat", "flip", "mean"}
+SAVE_NO_VALUES |= {"negative", "pad", "reshape", "subtract", "sum", "transpose"}
+SAVE_A_CHOICE = {"clip", "dropout", "getitem", "max", "min", "take_along_axis", "where"}
+CONSTANT = SAVE_NO_VALUES | {"dropout", "kl_div", "take_along_axis", "where"}
+SEVERAL_INPUTS = {"add", "subtract", "multiply", "divide", "pow", "maximum", "minimum", "where", "concat", "matmul"}
+SEVERAL_INPUTS |= {"linear", "layer_norm", "linear_residual", "attention", "talking_heads_attention"}
+IMPOSSIBLE = {
+    "last entry lost": {"dropout"},  # the last entry is dropped anyway
+    "gradients swapped": ALL - SEVERAL_INPUTS,
+    "overwrites what it saved": SAVE_NO_VALUES | SAVE_A_CHOICE,
+    "state on the class": CONSTANT,
+    "cache of the first call": CONSTANT,
 }
 
 
-def caught(case) -> bool:
-    try:
-        ag.check_grads(case.fn, case.arrays(), float32_tolerance=None)
-    except ag.GradientError:
-        return True
-    return False
+def check_float64(case):
+    ag.check_grads(case.fn, case.arrays(), float32_tolerance=None)
 
 
-def mutate(monkeypatch, cls: type[Function], change) -> list[bool]:
-    """Mutate a Function's backward. The list says for each call whether that changed the gradients."""
-    backward = cls.backward
-    changed: list[bool] = []
+def check_float32(case):
+    ag.check_grads(case.fn, case.arrays(), directions=0)
+
+
+KINDS = {  # a mistake, cases to catch it, the check, and the operations to inject it into
+    **{kind: (mistake, SMALL, check_float64, ALL) for kind, mistake in (mistakes.VALUES | mistakes.MANNERS).items()},
+    **{kind: (mistake, CASES, check_float64, ALL) for kind, mistake in mistakes.STRUCTURE.items()},
+    **{kind: (mistake, CASES, check_float64, names) for kind, (names, mistake) in mistakes.ARGUMENTS.items()},
+    "float32 off by 5e-5": (mistakes.scaled_in(np.float32, 1 + 5e-5), SMALL, check_float32, ALL),
+    "float16 off by 1 %": (mistakes.scaled_in(np.float16, 1.01), SMALL, check_float16, ALL),
+}  # fmt: skip
+
+
+@contextmanager
+def injected(cls, mistake):
+    """Inject a mistake into a Function. The list says for each call of backward whether the mistake was made."""
+    forward, backward = cls.forward, cls.backward
+    made, state, arguments = [], {}, {}
+
+    def right(ctx, g):
+        result = backward(ctx, g)
+        return list(result) if isinstance(result, tuple) else [result]
+
+    def recording(ctx, *args, **kwargs):
+        result = forward(ctx, *args, **kwargs)
+        state.setdefault("first", ctx.saved)
+        state["last"] = ctx.saved
+        arguments[id(ctx)] = ctx, args, kwargs  # the ctx, too, lest its id be used again
+        return result
 
     def wrong(ctx, g):
-        result = backward(ctx, g)
-        right = list(result) if isinstance(result, tuple) else [result]
-        new = list(change(right))
-        changed.append(not all(same(a, b) for a, b in zip(right, new, strict=True)))
-        return tuple(new)
+        want = [None if x is None else np.array(x) for x in right(ctx, g)]
+        _, args, kwargs = arguments[id(ctx)]
+        got = mistake(Call(cls, forward, right, ctx, g, args, kwargs, state))
+        made.append(got is not None and (mistake in ALWAYS or not all(map(same, got, want))))
+        return tuple(want if got is None else got)
 
-    monkeypatch.setattr(cls, "backward", staticmethod(wrong))
-    return changed
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cls, "forward", staticmethod(recording))
+        patch.setattr(cls, "backward", staticmethod(wrong))
+        yield made
 
 
 def same(a, b) -> bool:
     return (a is None and b is None) or (a is not None and b is not None and np.array_equal(a, b))
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS)
-def test_every_operation_has_a_case_that_catches(mutation):
-    """For each Function, inject, run its cases, and require that each case whose gradient changed is caught."""
-    survivors, injected = [], 0
-    for case in CASES:
-        if mutation == "gradients swapped" and len(case.inputs) == 1:
-            continue  # both gradients go to the same input, and their sum is unchanged
-        for cls in functions_used(case):
-            with pytest.MonkeyPatch.context() as patch:
-                changed = mutate(patch, cls, MUTATIONS[mutation])
-                was_caught = caught(case)
-                if any(changed):
-                    injected += 1
-                    if not was_caught:
-                        survivors.append(f"{case}: {cls.name}")
-    assert not survivors
-    assert injected >= (20 if mutation == "gradients swapped" else 60)
-    print(f"{mutation}: {injected} injected, all caught")
+def fails(check: Callable[..., None], case) -> bool:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gradcheck, "JACOBIAN_LIMIT", 0)  # nobody reads the message
+        try:
+            check(case)
+        except Exception:
+            return True
+    return False
+
+
+@cache
+def inject(kind: str) -> dict[str, bool]:
+    """Inject a kind of mistake into one operation after the other. Was it caught wherever it was made?
+
+    Wrong values must fail in every case, other mistakes in one.
+    """
+    mistake, cases, check, names = KINDS[kind]
+    found: dict[str, bool] = {}
+    for case in cases:
+        for cls in USED[case]:
+            if cls.name not in names or (found.get(cls.name) and kind not in mistakes.VALUES):
+                continue
+            with injected(cls, mistake) as made, np.errstate(all="ignore"):
+                if cases is CASES:  # many are large, and few offer the occasion
+                    values_and_gradients(case.fn, case.arrays())
+                    if not any(made):
+                        continue
+                failed = fails(check, case)
+                if any(made):
+                    found[cls.name] = failed and found.get(cls.name, True) if kind in mistakes.VALUES else failed
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_injected_mistake_is_caught(kind):
+    found = inject(kind)
+    assert {name for name, was_caught in found.items() if not was_caught} == set()
+    assert set(found) == KINDS[kind][-1] - IMPOSSIBLE.get(kind, set())
+
+
+def test_the_readme_says_how_many():
+    names = sorted(ALL)
+    print(f"\n{len(KINDS)} kinds of mistakes (x: injected and caught) in {len(names)} operations: {', '.join(names)}")
+    for kind in KINDS:
+        print(f"{kind:34}{''.join('x' if inject(kind).get(name) else '.' for name in names)} {len(inject(kind)):4}")
+    total = sum(len(inject(kind)) for kind in KINDS)
+    print(f"{total:,} injected, all caught")
+    assert f"{total:,} mistakes of {len(KINDS)} kinds" in " ".join(README.read_text("utf-8").split())
+
+
+def test_without_a_mistake_nothing_is_caught():
+    for case in SMALL:
+        check_float64(case)
+        check_float32(case)
+        check_float16(case)
 
 
 def test_missing_unbroadcast_is_caught(monkeypatch):
@@ -108,90 +160,19 @@ def test_missing_unbroadcast_is_caught(monkeypatch):
 
 
 @pytest.mark.parametrize("factor", [7, 1.001, 0])
-def test_softmax_scaled(monkeypatch, factor):
+def test_softmax_scaled(factor):
     """A mistake that the usual check misses, and this one catches."""
-    mutate(monkeypatch, Softmax, scaled(factor))
     x = np.random.default_rng(0).standard_normal((3, 4))
 
-    tensor = Tensor(x, requires_grad=True)
-    ops.softmax(tensor).sum().backward()  # the all-ones cotangent
-    numerical = np.zeros_like(x)  # the sum of a softmax is constant
-    np.testing.assert_allclose(tensor.grad.numpy(), numerical, atol=1e-6)
+    with injected(Softmax, scaled(factor)):
+        tensor = ag.Tensor(x, requires_grad=True)
+        ops.softmax(tensor).sum().backward()  # the all-ones cotangent
+        numerical = np.zeros_like(x)  # the sum of a softmax is constant
+        np.testing.assert_allclose(tensor.grad.numpy(), numerical, atol=1e-6)
 
-    with pytest.raises(ag.GradientError) as error:
-        ag.check_grads(ops.softmax, x)
-    if factor:
-        assert f"the analytic gradient is {factor} times the numerical one" in str(error.value)
-    else:
-        assert "the analytic gradient is zero" in str(error.value)
-
-
-def test_a_backward_that_edits_its_arguments_is_caught():
-    class EditsGradient(Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 2
-
-        @staticmethod
-        def backward(ctx, g):
-            g *= 2
-            return g
-
-    class EditsInput(Function):
-        @staticmethod
-        def forward(ctx, x):
-            x += 1e-9
-            return x * 2
-
-        @staticmethod
-        def backward(ctx, g):
-            return g * 2
-
-    for cls in (EditsGradient, EditsInput):
-        with pytest.raises(ag.GradientError, match="edited in place"):
-            ag.check_grads(cls.apply, np.ones(3))
-
-
-def test_a_backward_with_a_state_is_caught():
-    calls = []
-
-    class Forgetful(Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 2
-
-        @staticmethod
-        def backward(ctx, g):
-            calls.append(1)
-            return g * (2 + 1e-7 * len(calls))
-
-    with pytest.raises(ag.GradientError, match="two runs"):
-        ag.check_grads(Forgetful.apply, np.ones(3))
-
-
-def test_a_gradient_for_a_zero_cotangent_is_caught():
-    class Constant(Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 2
-
-        @staticmethod
-        def backward(ctx, g):
-            return g * 2 + 1e-9
-
-    with pytest.raises(ag.GradientError, match="zero cotangent"):
-        ag.check_grads(Constant.apply, np.ones(3))
-
-
-def test_a_float32_only_mistake_is_caught():
-    class Sloppy(Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 2
-
-        @staticmethod
-        def backward(ctx, g):
-            return g * (2.01 if g.dtype == np.float32 else 2.0)
-
-    with pytest.raises(ag.GradientError, match="float32 gradient"):
-        ag.check_grads(Sloppy.apply, np.ones(3))
+        with pytest.raises(ag.GradientError) as error:
+            ag.check_grads(ops.softmax, x)
+        if factor:
+            assert f"the analytic gradient is {factor} times the numerical one" in str(error.value)
+        else:
+            assert "the analytic gradient is zero" in str(error.value)
