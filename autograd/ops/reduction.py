@@ -75,7 +75,7 @@ class Var(Function):
             raise OperandError(f"the variance needs more than ddof={ddof} values, got {n + ddof}")
         deviation = kernels.centred(kernels.widened(x), axes)
         ctx.save(deviation.astype(x.dtype, copy=False), axes, n)
-        return ((deviation * deviation).sum(axis=axes, keepdims=keepdims) / n).astype(x.dtype, copy=False)
+        return (kernels.total(deviation * deviation, axes, keepdims) / n).astype(x.dtype, copy=False)
 
     @staticmethod
     def backward(ctx: Context, g: Array) -> Array:
