@@ -76,7 +76,7 @@ def _checked_rows(rows: Any, count: int) -> Array:
     if isinstance(rows, np.ndarray) and rows.size:
         if not 0 <= rows.min() <= rows.max() < count:
             raise IndexError(f"linear_residual: rows must be in [0, {count - 1}], got {rows.min()} to {rows.max()}")
-        samples = len({*rows.tolist()})
-        if samples < len(rows):
-            raise OperandError(f"linear_residual: rows must differ, got {len(rows)} rows of only {samples} samples")
+        counts = np.bincount(rows.astype(np.int64))
+        if counts.max() > 1:
+            raise OperandError(f"linear_residual: rows must name a sample once, got {counts.argmax()} more than once")
     return on_device_of(rows).astype(np.int64, copy=False)

@@ -37,7 +37,9 @@ def test_no_rows(rows):
 
 @pytest.mark.parametrize("rows", [[1, 1], (0, 0), np.array([3, 3])])
 def test_repeated_rows(rows):
-    with pytest.raises(ValueError, match="linear_residual: rows must differ, got 2 rows of only 1 samples"):
+    with pytest.raises(
+        ValueError, match=f"linear_residual: rows must name a sample once, got {rows[0]} more than once"
+    ):
         run(rows)
 
 
