@@ -144,7 +144,7 @@ def talking_heads_grad(
     dscores = mix_heads(dmaps, weight_l.T * weight_scale, out=scores)
     product(dscores, k, out=dq, scale=product_scale)
     product(dscores.swapaxes(-1, -2), q, out=dk, scale=product_scale)
-    dbias_w = (sum_g * sum_v).sum(axis=(0, 2, 3), dtype=bias_w.dtype)
+    dbias_w = total(sum_g * sum_v, (0, 2, 3)).astype(bias_w.dtype, copy=False)
     return _merge_heads(dqkv), dweight_l, array_module(g).zeros_like(bias_w), dweight_w, dbias_w
 
 

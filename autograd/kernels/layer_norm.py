@@ -15,7 +15,7 @@ import numpy as np
 
 from ..backend import Array, array_module
 from .launch import launch_rows, on_gpu
-from .sums import as_rows, row_dots, row_sums, sum_over_rows, widened
+from .sums import row_dots, row_products, row_sums, sum_over_rows, widened
 
 FAR = 100  # if mean^2 / variance is larger than this, the rounding error of the mean matters
 
@@ -78,7 +78,7 @@ def _layer_norm_grad_numpy(g: Array, x_hat: Array, rstd: Array, weight: Array) -
     n = g.shape[-1]
     product = wide * x_hat
     dweight = sum_over_rows(product)
-    mean_g, mean_gx = ((as_rows(a) @ weight).reshape(rstd.shape) / n for a in (wide, product))
+    mean_g, mean_gx = (row_products(a, weight) / n for a in (wide, product))
     array_module(g).multiply(x_hat, mean_gx, out=product)
     product += mean_g
     dx = wide * weight

@@ -115,7 +115,7 @@ def logsumexp(x: Array, axis: Any) -> tuple[Array, Array]:
     xp = array_module(x)
     _, y, sums, shift = _exponentials(x, axis)
     y /= sums
-    result = xp.where(y.sum(axis=axis, keepdims=True) == 0, -np.inf, xp.log(sums) + shift)
+    result = xp.where(y.any(axis=axis, keepdims=True), xp.log(sums) + shift, -np.inf)
     return result.astype(x.dtype, copy=False), y.astype(x.dtype, copy=False)
 
 
@@ -133,6 +133,6 @@ def _exponentials(x: Array, axis: Any) -> tuple[Array, Array, Array, Array]:
     shift = xp.where(xp.isinf(shift), 0, shift).astype(wide.dtype, copy=False)
     shifted = wide - shift
     y = xp.exp(shifted)
-    sums = y.sum(axis=axis, keepdims=True)
+    sums = total(y, axis, keepdims=True)
     sums += sums == 0
     return shifted, y, sums, shift

@@ -1,7 +1,8 @@
-"""Accurate sums and means, and fast ones over rows and columns. On a GPU, CuPy's sum does the work.
+"""Accurate sums and means of any axes, and fast ones over rows and columns. On a GPU, CuPy's sums do the work.
 
-float16 accumulates in float32 and is rounded once, at the end. NumPy sums float32 pairwise along a row but value by
-value down a column, where rounding errors build up, so long columns are summed in blocks.
+float16 accumulates in float32 and is rounded once, at the end. NumPy sums pairwise along the innermost axis but value
+by value along others, where rounding errors build up. `total` cuts these into slabs, adds the slabs, and does the same
+to the result: errors grow only with the logarithm of the length, and adding whole slabs is fast.
 
 BLAS sums a matrix by multiplying it with a vector of ones, in a third of the time of NumPy's sum.
 """
@@ -16,45 +17,64 @@ import numpy as np
 
 from ..backend import Array
 
-BLOCK_ROWS = 256  # rows that NumPy adds value by value
-BLAS_ROWS = 4096  # BLAS does not sum in blocks: it gets no more rows than this
+FEW = 256  # at most this many values are added one by one
+SLABS = 64
+BLAS_LIMIT = 4096  # BLAS adds at most this many values: its errors grow faster than those of `total`
 
 
-def total(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
-    """The sum over `axis`: None, one axis, or a tuple of them."""
+def total(x: Array, axis: Any = None, keepdims: bool = False, dtype: Any = None) -> Array:
+    """The sum over `axis`: None, one axis, or a tuple of them. That of float16 is rounded to `dtype`, or to float16."""
     if x.dtype == np.float16:
-        if not isinstance(x, np.ndarray):
-            return x.sum(axis=axis, keepdims=keepdims, dtype=np.float32).astype(np.float16)
-        return total(x.astype(np.float32), axis, keepdims).astype(np.float16)
-    axes = (axis,) if isinstance(axis, int) else axis
-    if isinstance(x, np.ndarray) and x.dtype == np.float32 and axes and x.size > BLOCK_ROWS:
-        count = len(axes)
-        if axes == tuple(range(count)) and count < x.ndim:  # columns: a sum over leading axes only
-            tail = x.shape[count:]
-            return _blocked_sum(x.reshape(-1, *tail)).reshape((1,) * count + tail if keepdims else tail)
+        if isinstance(x, np.ndarray):
+            wide = total(x.astype(np.float32), axis, keepdims)
+        else:
+            wide = x.sum(axis=axis, keepdims=keepdims, dtype=np.float32)
+        return wide.astype(dtype or np.float16, copy=False)
+    if isinstance(x, np.ndarray) and x.dtype.kind == "f" and x.size > FEW:
+        axes = _axes(x, axis)
+        contiguous = len(axes) == x.ndim and x.flags.forc  # to NumPy, this is one innermost axis
+        if not contiguous and math.prod(x.shape[a] for a in axes) > FEW:
+            for a in axes:
+                x = x if _is_innermost(x, a) else _sum_slabs(x, a)
     return x.sum(axis=axis, keepdims=keepdims)
 
 
-def _blocked_sum(x: np.ndarray) -> np.ndarray:
-    """The sum over the first axis, in blocks, whose sums are summed in the same way."""
-    whole = len(x) // BLOCK_ROWS * BLOCK_ROWS
-    if whole <= BLOCK_ROWS:
-        return x.sum(axis=0)
-    blocks = x[:whole].reshape(-1, BLOCK_ROWS, *x.shape[1:]).sum(axis=1)
-    return _blocked_sum(blocks) + x[whole:].sum(axis=0)
+def _axes(x: Array, axis: Any) -> tuple[int, ...]:
+    axes = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    return tuple(a % x.ndim for a in axes)
+
+
+def _is_innermost(x: np.ndarray, axis: int) -> bool:
+    """True if NumPy sums pairwise along this axis: its stride is the smallest."""
+    return x.strides[axis] == x.itemsize == min(x.strides) and x.strides.count(x.itemsize) == 1
+
+
+def _sum_slabs(x: np.ndarray, axis: int) -> np.ndarray:
+    """The sum over one axis, which stays with size 1."""
+    count, before = x.shape[axis], (slice(None),) * axis
+    slabs = min(SLABS, math.isqrt(count))
+    if slabs < 4:
+        return x.sum(axis=axis, keepdims=True)
+    size = count // slabs
+    whole, rest = x[*before, : slabs * size], x[*before, slabs * size :]
+    folded = whole.reshape(*x.shape[:axis], slabs, size, *x.shape[axis + 1 :]).sum(axis=axis)
+    return _sum_slabs(folded, axis) + rest.sum(axis=axis, keepdims=True)
 
 
 def mean(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
     """The mean, divided before it is rounded: that of many float16 is finite even if their sum is not."""
-    if x.dtype != np.float16:
-        return x.mean(axis=axis, keepdims=keepdims)
-    return x.mean(axis=axis, keepdims=keepdims, dtype=np.float32).astype(np.float16)
+    half = x.dtype == np.float16
+    if isinstance(x, np.ndarray):
+        y = total(x, axis, keepdims, np.float32) / math.prod(x.shape[a] for a in _axes(x, axis))
+    else:
+        y = x.mean(axis=axis, keepdims=keepdims, dtype=np.float32 if half else None)
+    return y.astype(np.float16) if half else y
 
 
 def centred(x: Array, axis: Any) -> Array:
     """x - mean(x). A second pass removes the rounding error of a mean that is large beside the deviations."""
-    x = x - x.mean(axis=axis, keepdims=True)
-    return x - x.mean(axis=axis, keepdims=True)
+    x = x - mean(x, axis, keepdims=True)
+    return x - mean(x, axis, keepdims=True)
 
 
 def widened(x: Array) -> Array:
@@ -63,36 +83,39 @@ def widened(x: Array) -> Array:
 
 
 def sum_over_rows(x: Array, dtype: Any = None) -> Array:
-    """(..., n) to (n,); in `dtype`, by default that of x."""
+    """(..., n) to (n,); that of float16 rounded to `dtype`, or to float16."""
     rows = as_rows(x)
-    if _blas_sums(x) and 0 < len(rows) <= BLAS_ROWS:
+    if _blas_sums(x) and 0 < len(rows) <= BLAS_LIMIT:
         return _ones(len(rows), x.dtype) @ rows
-    if x.dtype == np.float16 and dtype == np.float32:
-        return rows.sum(axis=0, dtype=dtype)
-    return total(rows, 0)
+    return total(rows, 0, dtype=dtype)
 
 
 def row_sums(x: Array) -> Array:
     """(..., n) to (..., 1)."""
-    if _blas_sums(x):
-        return (as_rows(x) @ _ones(x.shape[-1], x.dtype)).reshape(*x.shape[:-1], 1)
+    if _blas_sums(x) and x.shape[-1] <= BLAS_LIMIT:
+        return row_products(x, _ones(x.shape[-1], x.dtype))
     return total(x, -1, keepdims=True)
 
 
 def column_sums(x: Array) -> Array:
     """(..., n, m) to (..., 1, m); those of float16 in float32."""
-    if _blas_sums(x) and x.shape[-2] <= BLAS_ROWS:
+    if _blas_sums(x) and x.shape[-2] <= BLAS_LIMIT:
         return _ones(x.shape[-2], x.dtype)[None] @ x
-    if x.dtype == np.float16:
-        return x.sum(axis=-2, keepdims=True, dtype=np.float32)
-    return total(x, -2, keepdims=True)
+    return total(x, -2, keepdims=True, dtype=np.float32)
 
 
 def row_dots(x: Array, y: Array) -> Array:
     """The dot products of the rows of x and y: (..., n) to (..., 1)."""
-    if _blas_sums(x):
+    if _blas_sums(x) and x.shape[-1] <= BLAS_LIMIT:
         return np.vecdot(x, y)[..., None]
     return total(x * y, -1, keepdims=True)
+
+
+def row_products(x: Array, vector: Array) -> Array:
+    """The dot product of each row of x and one vector: (..., n) to (..., 1)."""
+    if x.shape[-1] <= BLAS_LIMIT or not isinstance(x, np.ndarray):
+        return (as_rows(x) @ vector).reshape(*x.shape[:-1], 1)
+    return total(x * vector, -1, keepdims=True)
 
 
 def as_rows(x: Array) -> Array:

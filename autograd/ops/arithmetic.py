@@ -76,7 +76,8 @@ class Divide(Function):
 class Pow(Function):
     """y = a^b;  da = g b a^(b-1), db = g y log(a)
 
-    Where b is 0, y is 1 for every a and da is 0, even at a = 0. Where a is 0, db is 0.
+    Where b is 0, y is 1 for every a and da is 0, even at a = 0. Where a is 0, db is 0, even if y is infinite. There the
+    other factors are replaced, because 0 times infinity is NaN.
     """
 
     @staticmethod
@@ -88,21 +89,28 @@ class Pow(Function):
     @staticmethod
     def backward(ctx: Context, g: Array) -> Any:
         a, b, y = ctx.saved
-        xp = array_module(g)
-        da = db = None
-        if ctx.needs[0]:
-            if isinstance(b, int | float):
-                slope = b * a ** (b - 1) if b != 0 else xp.zeros_like(a)
-            else:
-                slope = xp.where(b == 0, 0, b * a ** xp.where(b == 0, 1, b - 1))
-            da = ctx.unbroadcast(0, g * slope)
-        if ctx.needs[1]:
-            if isinstance(a, int | float):
-                log_a: Any = math.log(a or 1) if a >= 0 else math.nan
-            else:
-                log_a = xp.log(xp.where(a == 0, 1, a))
-            db = ctx.unbroadcast(1, g * y * log_a)
-        return da, db
+        return _base_gradient(ctx, g, a, b), _exponent_gradient(ctx, g, a, y)
+
+
+def _base_gradient(ctx: Context, g: Array, a: Array, b: Any) -> Array | None:
+    if not ctx.needs[0]:
+        return None
+    xp = array_module(g)
+    if isinstance(b, int | float):
+        return ctx.unbroadcast(0, g * (b * a ** (b - 1)) if b != 0 else xp.zeros_like(g))
+    zero = b == 0
+    return ctx.unbroadcast(0, xp.where(zero, 0, g) * (b * a ** xp.where(zero, 0, b - 1)))
+
+
+def _exponent_gradient(ctx: Context, g: Array, a: Any, y: Array) -> Array | None:
+    if not ctx.needs[1]:
+        return None
+    xp = array_module(g)
+    if isinstance(a, int | float):
+        log_a = math.log(a) if a > 0 else math.nan
+        return ctx.unbroadcast(1, g * y * log_a if a != 0 else xp.zeros_like(g))
+    zero = a == 0
+    return ctx.unbroadcast(1, xp.where(zero, 0, g) * xp.where(zero, 1, y) * xp.log(xp.where(zero, 1, a)))
 
 
 class Maximum(Function):

@@ -11,7 +11,7 @@ from .. import backend, kernels
 from ..backend import Array, array_module
 from ..function import Context, Function, OperandError
 from ..tensor import Tensor, as_tensor
-from .arguments import require_floats
+from .arguments import require_floats, to_common_dtype
 
 
 class Negative(Function):
@@ -144,19 +144,22 @@ class Abs(Function):
     @staticmethod
     def backward(ctx: Context, g: Array) -> Array:
         (sign,) = ctx.saved
-        return g * sign
+        return array_module(g).where(sign == 0, 0, g) * sign
 
 
 class Clip(Function):
-    """y = x clipped to [low, high], numbers or None;  dx = g inside, 0 outside"""
+    """y = x clipped to [low, high], numbers, arrays or None;  dx = g inside, 0 outside"""
 
     @staticmethod
-    def forward(ctx: Context, x: Array, low: float | None, high: float | None) -> Array:
+    def forward(ctx: Context, x: Array, low: Any, high: Any) -> Array:
         if low is None and high is None:
             raise OperandError("expected min, max or both, got neither")
-        xp = array_module(x)
+        for name, shape in (("min", getattr(low, "shape", ())), ("max", getattr(high, "shape", ()))):
+            matches = (n in (1, size) for n, size in zip(shape[::-1], x.shape[::-1], strict=False))
+            if len(shape) > x.ndim or not all(matches):
+                raise OperandError(f"{name} must broadcast to the shape of x {x.shape}, got shape {shape}")
         ctx.save((low is None or x >= low) & (high is None or x <= high))
-        return xp.clip(x, low, high)
+        return array_module(x).clip(x, low, high)
 
     @staticmethod
     def backward(ctx: Context, g: Array) -> Array:
@@ -213,9 +216,20 @@ def erf(x: Any) -> Tensor:
     return Erf.apply(as_tensor(x))
 
 
-def clip(x: Any, min: float | None = None, max: float | None = None) -> Tensor:
-    low, high = (end.item() if isinstance(end, np.generic) else end for end in (min, max))
-    return Clip.apply(as_tensor(x), low, high)
+def clip(x: Any, min: Any = None, max: Any = None) -> Tensor:
+    """Clip to [min, max]. Bounds are constants: None, numbers, or arrays that broadcast to the shape of x."""
+    x = as_tensor(x)
+    return Clip.apply(x, _bound(x, min), _bound(x, max))
+
+
+def _bound(x: Tensor, bound: Any) -> Any:
+    if bound is None or isinstance(bound, int | float | np.generic):
+        return bound.item() if isinstance(bound, np.generic) else bound
+    if isinstance(bound, Tensor):
+        if bound.requires_grad:
+            raise OperandError("clip: bounds get no gradient: use ops.maximum and ops.minimum, or detach() them")
+        bound = bound.data
+    return to_common_dtype("clip", x, bound)[1].data
 
 
 def astype(x: Any, dtype: Any) -> Tensor:

@@ -67,7 +67,7 @@ class KlDiv(Function):
     def forward(ctx: Context, log_q: Array, p: Array, reduction: str) -> Array:
         xp = array_module(log_q)
         terms = p * (xp.log(xp.where(p == 0, 1, p)) - xp.where(p == 0, 0, log_q))
-        losses = kernels.widened(terms).sum(axis=-1)
+        losses = kernels.total(terms, -1, dtype=np.float32)
         ctx.save(p, reduction)
         return _reduce(losses, reduction).astype(log_q.dtype, copy=False)
 
@@ -156,12 +156,12 @@ def _reduce(losses: Any, reduction: str) -> Any:
     if reduction == "none":
         return losses
     if reduction == "sum":
-        return losses.sum()
+        return losses.sum() if isinstance(losses, Tensor) else kernels.total(losses)
     if reduction != "mean":
         raise OperandError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
     if losses.size == 0:
         raise OperandError("the mean loss of an empty batch is undefined")
-    return losses.mean()
+    return losses.mean() if isinstance(losses, Tensor) else kernels.mean(losses)
 
 
 def _per_sample(g: Array, shape: tuple[int, ...], reduction: str) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import kernels
-from ..backend import Array, device_of, to_device
+from ..backend import Array, array_module, device_of, to_device
 from ..function import Context, Function, OperandError
 from ..random import Stream
 from ..tensor import Tensor, as_tensor
@@ -117,16 +117,22 @@ class Dropout(Function):
     def forward(ctx: Context, x: Array, keep: Array, rate: float) -> Array:
         require_floats(x)
         ctx.save(keep, rate)
-        return x * (keep * x.dtype.type(1 / (1 - rate)))
+        return _keep(x, keep, rate)
 
     @staticmethod
     def backward(ctx: Context, g: Array) -> Array:
         keep, rate = ctx.saved
-        return g * (keep * g.dtype.type(1 / (1 - rate)))
+        return _keep(g, keep, rate)
 
     @staticmethod
     def reference(x: Tensor, keep: Array, rate: float) -> Tensor:
         return x * keep / (1 - rate)
+
+
+def _keep(x: Array, keep: Array, rate: float) -> Array:
+    y = array_module(x).where(keep, x, 0)  # not a product, which would make NaN of a dropped infinity
+    y *= x.dtype.type(1 / (1 - rate))
+    return y
 
 
 def softmax(x: Any, axis: int = -1) -> Tensor:

@@ -75,7 +75,7 @@ class Var(Function):
             raise OperandError(f"the variance needs more than ddof={ddof} values, got {n + ddof}")
         deviation = kernels.centred(kernels.widened(x), axes)
         ctx.save(deviation.astype(x.dtype, copy=False), axes, n)
-        return ((deviation * deviation).sum(axis=axes, keepdims=keepdims) / n).astype(x.dtype, copy=False)
+        return (kernels.total(deviation * deviation, axes, keepdims) / n).astype(x.dtype, copy=False)
 
     @staticmethod
     def backward(ctx: Context, g: Array) -> Array:
@@ -97,7 +97,7 @@ class _Extreme(Function):
         if _count(x.shape, axes) == 0:
             raise OperandError(f"the {method} over an empty axis is undefined")
         y = getattr(x, method)(axis=axes, keepdims=True)
-        ctx.save(x == y if ctx.needs[0] else None, axes)
+        ctx.save((x == y) | (x != x) if ctx.needs[0] else None, axes)  # NaN is the extreme value if there is one
         return _squeeze(y, axes, keepdims)
 
     @staticmethod
@@ -105,7 +105,7 @@ class _Extreme(Function):
         chosen, axes = ctx.saved
         wide = kernels.widened(_restore_axes(g, chosen.shape, axes))
         share = wide / chosen.sum(axis=axes, keepdims=True).astype(wide.dtype)
-        return (share * chosen).astype(g.dtype, copy=False)
+        return array_module(g).where(chosen, share, 0).astype(g.dtype, copy=False)
 
 
 class Max(_Extreme):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from .. import kernels
-from ..backend import Array, to_device
+from ..backend import Array, is_array, on_device_of, to_device
 from ..function import Context, Function, OperandError
 from ..tensor import Tensor
 from .arguments import layer_operands
@@ -52,10 +54,29 @@ class LinearResidual(Function):
 
 
 def linear_residual(
-    x: Any, h: Any, weight: Any, bias: Any, scale: Any, factor: float = 1.0, rows: Array | None = None
+    x: Any, h: Any, weight: Any, bias: Any, scale: Any, factor: float = 1.0, rows: Any = None
 ) -> Tensor:
-    """x + factor * scale * linear(h), with `scale` (d,) as in LayerScale; `rows` are the rows of x with a branch."""
+    """x + factor * scale * linear(h), with `scale` (d,) as in LayerScale.
+
+    `rows` lists the rows of x that have a branch, each once. An array on a GPU is not checked: that would synchronise.
+    """
     h, x, weight, bias, scale = layer_operands("linear_residual", [h], [x, weight, bias, scale])
     if rows is not None:
-        rows = to_device(rows, x.device)
+        rows = to_device(_checked_rows(rows, len(x)), x.device)
     return LinearResidual.apply(x, h, weight, bias, scale, float(factor), rows)
+
+
+def _checked_rows(rows: Any, count: int) -> Array:
+    rows = rows.data if isinstance(rows, Tensor) else rows
+    if not is_array(rows):
+        rows = np.asarray(rows)
+        rows = rows if rows.size else rows.astype(np.int64)
+    if rows.dtype.kind not in "iu" or rows.ndim != 1:
+        raise OperandError(f"linear_residual: rows must be a list of integers, got {rows.dtype} of shape {rows.shape}")
+    if isinstance(rows, np.ndarray) and rows.size:
+        if not 0 <= rows.min() <= rows.max() < count:
+            raise IndexError(f"linear_residual: rows must be in [0, {count - 1}], got {rows.min()} to {rows.max()}")
+        counts = np.bincount(rows.astype(np.int64))
+        if counts.max() > 1:
+            raise OperandError(f"linear_residual: rows must name a sample once, got {counts.argmax()} more than once")
+    return on_device_of(rows).astype(np.int64, copy=False)

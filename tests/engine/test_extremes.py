@@ -177,22 +177,32 @@ def test_half_precision_means_over_many_values():
     assert (g == np.float16(1e-5)).all()
 
 
-def test_long_columns_are_summed_accurately():
-    ones = np.ones((2**24 + 2**20, 1), np.float32)  # adding ones in float32 stops at 2^24
-    assert ops.sum(ones, 0).item() == len(ones)
-    x = np.random.default_rng(0).random((200_003, 3), dtype=np.float32)
-    exact = x.astype(np.float64).sum(0)
-    np.testing.assert_allclose(ops.sum(x, 0).numpy(), exact, rtol=1e-6)
-    np.testing.assert_allclose(ops.sum(x.reshape(-1, 1, 3), (0, 1), keepdims=True).numpy()[0, 0], exact, rtol=1e-6)
-    bias = Tensor(np.zeros(3, np.float32), requires_grad=True)
-    (x * 0 + bias).backward(x)
-    np.testing.assert_allclose(bias.grad.numpy(), exact, rtol=1e-6)
-
-
 def test_infinite_gradients_do_not_become_nan_where_nothing_flows():
-    for fn in (ops.relu, lambda t: t.clip(0), lambda t: ops.maximum(t, 0)):
+    for fn in (
+        ops.relu, lambda t: t.clip(0), lambda t: ops.maximum(t, 0), lambda t: -ops.minimum(-t, 0),
+        lambda t: ops.where([False, True], t, 0),
+    ):  # fmt: skip
         _, g = value_and_grad(fn, [-1, 1], [INF, 1])
         np.testing.assert_array_equal(g, [0, 1])
+    for fn in (ops.max, lambda t: -ops.min(-t)):
+        _, g = value_and_grad(fn, [1, 3, 2], INF)
+        np.testing.assert_array_equal(g, [0, INF, 0])
+        _, g = value_and_grad(lambda t, fn=fn: fn(t), [[1, 3, 3]], -INF, np.float16)
+        np.testing.assert_array_equal(g, [[0, -INF, -INF]])
+    _, g = value_and_grad(ops.abs, [-2, 0, 2], [INF] * 3)
+    np.testing.assert_array_equal(g, [-INF, 0, INF])
+    assert np.isnan(value_and_grad(ops.abs, [np.nan])[1]).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("drop", [ops.dropout, ops.drop_path])
+def test_dropped_infinities_are_zero(drop, dtype):
+    stream = ag.random.Stream()
+    kept = drop(np.ones((64, 3)), 0.5, stream).numpy() != 0
+    y, g = value_and_grad(lambda t: drop(t, 0.5, stream), np.full((64, 3), INF), np.full((64, 3), -INF), dtype)
+    assert y.dtype == g.dtype == dtype and kept.any() and not kept.all()
+    np.testing.assert_array_equal(y, np.where(kept, INF, 0))
+    np.testing.assert_array_equal(g, np.where(kept, -INF, 0))
 
 
 def test_ties_share_the_gradient():
@@ -200,6 +210,10 @@ def test_ties_share_the_gradient():
     np.testing.assert_array_equal(g, [0, 0.5, 0.5])
     _, g = value_and_grad(lambda t: ops.maximum(t, 2), [1, 2, 3])
     np.testing.assert_array_equal(g, [0, 0.5, 1])
+    for fn in (ops.max, ops.min):
+        y, g = value_and_grad(lambda t, fn=fn: fn(t, -1), [[1, np.nan, np.nan], [1, 1, 1]])
+        np.testing.assert_array_equal(y, [np.nan, 1])
+        np.testing.assert_allclose(g, [[0, 0.5, 0.5], [1 / 3] * 3])
     _, g = value_and_grad(ops.abs, [0, -1])
     np.testing.assert_array_equal(g, [0, -1])
 
@@ -216,6 +230,32 @@ def test_powers_of_zero():
     np.testing.assert_array_equal(b.grad.numpy(), [0, 0])
     _, g = value_and_grad(lambda t: 0**t, [1.0, 2.0])
     np.testing.assert_array_equal(g, [0, 0])
+
+
+@pytest.mark.parametrize("base", [0, 0.0, -0.0, np.float64(0), "Tensor"])
+@pytest.mark.parametrize("cotangent", [1, INF])
+@pytest.mark.filterwarnings("ignore:divide by zero")
+def test_zero_to_any_power_gives_its_exponent_no_gradient(base, cotangent):
+    base = Tensor(np.zeros(5)) if base == "Tensor" else base
+    y, g = value_and_grad(lambda t: base**t, [-2, -0.5, 0, 0.5, 2], [cotangent] * 5, np.float64)
+    np.testing.assert_array_equal(y, [INF, INF, 1, 0, 0])
+    np.testing.assert_array_equal(g, [0, 0, 0, 0, 0])
+
+
+@pytest.mark.parametrize("exponent", [0, 0.0, "Tensor"])
+def test_any_base_to_the_power_zero_gets_no_gradient(exponent):
+    exponent = Tensor(np.zeros(5)) if exponent == "Tensor" else exponent
+    y, g = value_and_grad(lambda t: t**exponent, [-INF, -1, 0, 1, INF], [INF] * 5, np.float64)
+    np.testing.assert_array_equal(y, [1] * 5)
+    np.testing.assert_array_equal(g, [0] * 5)
+
+
+def test_gradients_of_powers_elsewhere():
+    a, b = (Tensor(np.array(v), requires_grad=True) for v in ([2.0, 0.0, -2.0, INF], [3.0, 1.0, 3.0, -1.0]))
+    with np.errstate(invalid="ignore"):
+        (a**b).backward([1, 1, 1, 1])
+    np.testing.assert_array_equal(a.grad.numpy(), [12, 1, 12, 0])
+    np.testing.assert_allclose(b.grad.numpy(), [8 * math.log(2), 0, np.nan, np.nan])
 
 
 def test_erf_and_gelu_are_accurate():

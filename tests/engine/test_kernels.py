@@ -7,7 +7,7 @@ from autograd import ops
 from autograd.kernels import sum_over_rows
 from autograd.kernels.layer_norm import layer_norm
 from autograd.kernels.softmax import LARGE, softmax, softmax_grad, softmax_of_rows, softmax_of_rows_grad
-from autograd.kernels.sums import BLAS_ROWS, column_sums, row_dots, row_sums
+from autograd.kernels.sums import BLAS_LIMIT, column_sums, row_dots, row_sums
 
 RNG = np.random.default_rng(0)
 
@@ -40,7 +40,7 @@ def test_softmax_of_rows_far_from_zero(shift):
     np.testing.assert_allclose(softmax_of_rows(x), softmax(x, -1), rtol=1e-5)
 
 
-@pytest.mark.parametrize("rows", [1, 5, BLAS_ROWS, BLAS_ROWS + 1])
+@pytest.mark.parametrize("rows", [1, 5, BLAS_LIMIT, BLAS_LIMIT + 1])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_sums(rows, dtype):
     x, y = (RNG.standard_normal((rows, 3)).astype(dtype) for _ in range(2))

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import autograd as ag
 from autograd import Tensor, ops
-from autograd.random import Stream
+from autograd.random import BLOCKS, MANY, SHORT, Stream
 
 
 def test_a_stream_is_a_name_not_a_state():
@@ -18,6 +20,52 @@ def test_the_numbers_never_change():
     """Resuming a run with a later version must draw the same masks: these values may never change."""
     values = Stream(seed=7, purpose="dropout", step=2, sample=3).uniform((2, 3)) * 2**24
     assert values.astype(int).tolist() == [[4501974, 6815648, 2653105], [8279080, 1624921, 6352315]]
+
+
+def numpys_uniform(stream, shape):
+    """One NumPy generator per sample: the definition of the bits."""
+    rows = [stream.at(sample=stream.sample + i).generator().random(shape[1:], np.float32) for i in range(shape[0])]
+    return np.array(rows, np.float32).reshape(shape)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (0,), (1,), (MANY - 1,), (MANY,), (2 * MANY, 1, 1), (0, 3), (MANY, 0), (MANY, 7), (MANY, 8), (MANY, 9),
+        (MANY, 3, 5), (MANY, SHORT), (MANY, SHORT + 1), (MANY - 1, SHORT), (BLOCKS + 3, 2), (BLOCKS // 3 + 1, 17),
+        (2, 5, 301),
+    ],
+)  # fmt: skip
+def test_rows_drawn_together_have_the_bits_of_numpys_philox(shape):
+    stream = Stream(seed=2**64 - 1, purpose="bits", step=2**63 + 5, sample=2**40 - 7)
+    values = stream.uniform(shape)
+    assert values.dtype == np.float32 and values.shape == shape
+    np.testing.assert_array_equal(values, numpys_uniform(stream, shape))
+
+
+WORD = st.integers(0, 2**64 - 1)
+
+
+@given(WORD, st.text(), WORD, st.integers(0, 2**64 - MANY), st.integers(1, 20))
+def test_any_key_has_the_bits_of_numpys_philox(seed, purpose, step, sample, values):
+    stream = Stream(seed, purpose, step, sample)
+    rows = stream.uniform((MANY, values))
+    for i in (0, 1, MANY - 1):
+        alone = stream.at(sample=sample + i).generator().random(values, np.float32)
+        np.testing.assert_array_equal(rows[i], alone)
+
+
+@pytest.mark.parametrize("rows", [2, MANY])
+def test_samples_do_not_wrap_around(rows):
+    last = Stream(sample=2**64 - rows)
+    np.testing.assert_array_equal(last.uniform((rows, 3)), numpys_uniform(last, (rows, 3)))
+    with pytest.raises(ValueError, match=r"sample must be an integer in \[0, 2\*\*64\), got 18446744073709551616"):
+        last.uniform((rows + 1, 3))
+
+
+def test_uniform_needs_samples():
+    with pytest.raises(ValueError, match=r"uniform needs a first axis of samples, got shape \(\)"):
+        Stream().uniform(())
 
 
 @pytest.mark.parametrize("other", [Stream(1, "a"), Stream(0, "b"), Stream(0, "a", 1), Stream(0, "a", 0, 8)])
