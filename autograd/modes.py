@@ -10,7 +10,9 @@ import contextvars
 from collections.abc import Callable
 from contextlib import ContextDecorator
 from functools import wraps
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 
 class Modes(NamedTuple):
@@ -74,6 +76,12 @@ def detect_anomaly() -> changed:
     debugging, not for training. Run forward *and* backward inside the block.
     """
     return changed(anomaly=True)
+
+
+def replayed(draw: Callable[[], T]) -> T:
+    """Return draw(), or in the replay of a checkpoint what it returned in the first run."""
+    tape = current().tape
+    return draw() if tape is None else tape.draw(draw)
 
 
 def inherit_modes(fn: Callable[..., Any]) -> Callable[..., Any]:

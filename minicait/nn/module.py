@@ -14,6 +14,7 @@ import numpy as np
 
 from autograd import Tensor, random
 from autograd.backend import FLOATS, on_device_of, to_device
+from autograd.modes import replayed
 
 
 class Parameter(Tensor):
@@ -56,6 +57,9 @@ class Module:
 
     def next_stream(self) -> random.Stream:
         """Random stream for a training call outside of `random.using`: a new one for every call."""
+        return replayed(self._new_stream)
+
+    def _new_stream(self) -> random.Stream:
         self._calls += 1
         return random.Stream(purpose="unnamed", step=self._calls)
 
