@@ -7,9 +7,12 @@ counting consumers. Intermediate gradients live in a dict; only leaves get a `.g
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+import numpy as np
 
 from . import anomaly, modes
 from .backend import Array, array_module, as_array, constant, device_of, is_array, on_device_of
@@ -162,17 +165,17 @@ def _visit(node: Context, gradients: _Accumulator, requested: dict[int, Target] 
     if g is None:  # every consumer returned None for it
         return
     results = _call_backward(node, g)
-    for i, (parent, gradient) in enumerate(results):
+    for (parent, gradient), references in zip(results, _references(results), strict=True):
         if requested is None or isinstance(parent, Context) or id(parent) in requested:
-            others = [other for j, (_, other) in enumerate(results) if j != i]
-            gradients.add(parent, gradient, shared=_is_shared(gradient, [g, *node.saved, *others]))
+            # others may keep the array: another input, saved values, a cache, or a view, which references its base
+            gradients.add(parent, gradient, shared=gradient.base is not None or references > _UNSHARED)
 
 
-def _is_shared(gradient: Array, others: list[Any]) -> bool:
-    """True if an array that backward returned may be referenced elsewhere, directly or through a view."""
-    if gradient.base is not None:
-        return True
-    return any(other is gradient or getattr(other, "base", None) is gradient for other in others)
+def _references(results: list[tuple[Any, Array]]) -> list[int]:
+    return [sys.getrefcount(gradient) for _, gradient in results]
+
+
+_UNSHARED = _references([(None, np.empty(0))])[0]  # measured, because it depends on the Python version
 
 
 def _call_backward(node: Context, g: Array) -> list[tuple[Target, Array]]:

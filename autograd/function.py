@@ -58,9 +58,9 @@ class Function:
                           optionally None for each plain argument)
     reference(*args)      the same operation built from simpler ones on Tensors: the explanation and the test oracle
 
-    `ctx.needs[i]` is True if argument i needs a gradient. Neither method may edit its arguments. The engine takes
-    ownership of the arrays that backward returns, except for `g`, views and saved arrays, which it leaves unchanged.
-    Errors raised by forward reach the user prefixed with the name of the operation.
+    `ctx.needs[i]` is True if argument i needs a gradient. Neither method may edit its arguments. An array that backward
+    returns becomes the engine's own, and is added to in place, only if nothing else references it or views it. Errors
+    raised by forward reach the user prefixed with the name of the operation.
     """
 
     name: str = "function"
