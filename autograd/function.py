@@ -40,6 +40,12 @@ class Context:
         """Keep arrays or plain values for backward, as `ctx.saved`. Save only what backward needs."""
         self.saved = values
 
+    def __getstate__(self) -> NoReturn:
+        raise TypeError(
+            f"a Tensor computed by {self.function.name} cannot be deep-copied or pickled, because its graph cannot: "
+            "detach() it first"
+        )
+
     def unbroadcast(self, i: int, g: Array) -> Array | None:
         """Sum `g` over the broadcast axes of argument i; None if it needs no gradient."""
         return unbroadcast(g, self.parents[i].shape) if self.needs[i] and self.parents else None

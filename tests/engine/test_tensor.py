@@ -1,5 +1,8 @@
 """Tensor: construction, repr, and mixing with arrays and numbers."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -146,3 +149,18 @@ def test_the_gradient_of_astype_has_the_dtype_of_the_input(here, there):
     (g,) = ag.grad(y, x, np.array([3.0, 4.0]))
     assert g.dtype == here and g.numpy().tolist() == [3, 4]
     assert not x.astype(int).requires_grad
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_leaves_can_be_copied_and_pickled_but_results_cannot(duplicate):
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    y = x * x
+    y.sum().backward(retain_graph=True)
+    twin = duplicate(x)
+    assert twin.requires_grad and twin.node is None and twin.grad.numpy().tolist() == [2, 4]
+    twin.data[0], twin.grad.data[0] = 5, 7
+    assert x.numpy().tolist() == [1, 2] and x.grad.numpy().tolist() == [2, 4]
+    for result in (y, [y], {"a": y.sum()}):
+        with pytest.raises(TypeError, match=r"computed by (multiply|sum) cannot be .*: detach\(\) it first"):
+            duplicate(result)
+    assert duplicate(y.detach()).numpy().tolist() == [1, 4]
