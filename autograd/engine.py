@@ -190,6 +190,11 @@ def _call_backward(node: Context, g: Array) -> list[tuple[Target, Array]]:
     except Exception as error:
         error.add_note(f"(in the backward of {name}, whose output has shape {node.shape})")
         raise
+    if results is None:
+        raise RuntimeError(
+            f"{name}: backward returned None (a forgotten return?); expected a gradient per Tensor, or (None,) for no "
+            "gradient"
+        )
     if not isinstance(results, tuple):
         results = (results,)
     parents = node.parents or []

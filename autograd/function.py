@@ -61,7 +61,8 @@ class Function:
 
     forward(ctx, *args)   takes arrays in place of Tensors, and plain values unchanged; returns one array
     backward(ctx, g)      takes the upstream gradient; returns a gradient array or None per Tensor argument (and
-                          optionally None for each plain argument)
+                          optionally None for each plain argument): one array, or a tuple. To stop the gradient of a
+                          single argument, return (None,): None alone is an error, usually a forgotten return
     reference(*args)      the same operation built from simpler ones on Tensors: the explanation and the test oracle
 
     `ctx.needs[i]` is True if argument i needs a gradient. Neither method may edit its arguments. An array that backward

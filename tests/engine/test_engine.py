@@ -301,12 +301,30 @@ def test_a_wrong_backward_is_named():
         (lambda g: g.astype(np.float64), r"wrong: .* got \(2,\) float64"),
         (lambda g: (g, g), "wrong: backward must return 1 gradients, one per Tensor, got 2"),
         (Tensor, "wrong: backward must return arrays, got a Tensor"),
+        (lambda g: None, r"wrong: backward returned None \(a forgotten return\?\)"),
     ]:
         with pytest.raises(RuntimeError, match=message):
             function(result).apply(x).backward([1, 1])
     with pytest.raises(ZeroDivisionError) as error:
         function(lambda g: 1 // 0).apply(x).backward([1, 1])
     assert "in the backward of wrong, whose output has shape (2,)" in error.value.__notes__[0]
+
+
+def test_backward_may_stop_the_gradient():
+    class Stop(Function):
+        @staticmethod
+        def forward(ctx, x, number):
+            return x * number
+
+        @staticmethod
+        def backward(ctx, g):
+            return result
+
+    x = leaf(1, 2)
+    for result in ((None,), (None, None)):
+        (Stop.apply(x, 3) + x).backward([1, 1])
+        np.testing.assert_array_equal(x.grad.numpy(), [1, 1])
+        x.grad = None
 
 
 def test_gradients_accumulate_in_out():
