@@ -313,16 +313,17 @@ def test_a_wrong_backward_is_named():
 def test_backward_may_stop_the_gradient():
     class Stop(Function):
         @staticmethod
-        def forward(ctx, x, number):
-            return x * number
+        def forward(ctx, x, result):
+            ctx.save(result)
+            return x * 3
 
         @staticmethod
         def backward(ctx, g):
-            return result
+            return ctx.saved[0]
 
     x = leaf(1, 2)
-    for result in ((None,), (None, None)):
-        (Stop.apply(x, 3) + x).backward([1, 1])
+    for result in ((None,), (None, None)):  # per Tensor, or per argument
+        (Stop.apply(x, result) + x).backward([1, 1])
         np.testing.assert_array_equal(x.grad.numpy(), [1, 1])
         x.grad = None
 
