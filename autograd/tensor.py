@@ -92,7 +92,13 @@ class Tensor:
         return to_device(self.data, "cpu")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(self.numpy(), dtype=dtype, copy=copy)
+        return np.array(_without_graph(self), dtype=dtype, copy=copy)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Apply a function of NumPy to the values, unless that would cut the graph."""
+        if func not in (np.shape, np.ndim, np.size):
+            args, kwargs = _without_graph(args, func), _without_graph(kwargs, func)
+        return func._implementation(*args, **kwargs)
 
     def item(self) -> float | int | bool:
         """Return the single value as a Python number."""
@@ -197,6 +203,24 @@ def _compare(compare: Callable[[Any, Any], Any], x: Tensor, other: Any) -> Tenso
         return Tensor(compare(on_device_of(x.data), other))
     except (TypeError, ValueError) as error:
         raise type(error)(f"{compare.__name__}: a Tensor of shape {x.shape} cannot be compared ({error})") from None
+
+
+def _without_graph(value: Any, func: Any = np.asarray) -> Any:
+    """Replace Tensors, also inside lists, tuples and dicts, by their arrays; refuse those that require grad."""
+    if isinstance(value, list | tuple):
+        items = [_without_graph(item, func) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    if isinstance(value, dict):
+        return {key: _without_graph(item, func) for key, item in value.items()}
+    if not isinstance(value, Tensor):
+        return value
+    if value.requires_grad:
+        ours = {"concatenate": "concat", "dot": "matmul"}.get(func.__name__, func.__name__)
+        raise TypeError(
+            f"{func.__module__}.{func.__name__}: NumPy would cut the graph of a Tensor that requires grad; use "
+            f"{f'ops.{ours}' if ours in ops.__all__ else 'autograd.ops'}, or .numpy() for its values"
+        )
+    return value.numpy()
 
 
 def _one_tuple(args: tuple[Any, ...]) -> tuple[int, ...]:

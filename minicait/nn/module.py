@@ -148,7 +148,8 @@ class Module:
         strict=False allows missing and unexpected names; shapes must always match.
         """
         own = dict(self.named_tensors())
-        values = {name: np.asarray(mapping[name]) for name in own if name in mapping}
+        given = {name: mapping[name] for name in own if name in mapping}
+        values = {name: x.numpy() if isinstance(x, Tensor) else np.asarray(x) for name, x in given.items()}
         problems = [
             f"{name} must have shape {own[name].shape}, got {value.shape}"
             for name, value in values.items()
