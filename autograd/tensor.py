@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .backend import FLOATS, Array, as_array, device_of, on_device_of, to_device
+from .backend import FLOATS, Array, as_array, device_of, from_list, is_array, on_device_of, to_device
 
 if TYPE_CHECKING:
     from .draw import Svg
@@ -84,6 +84,13 @@ class Tensor:
         elif self._requires_grad:
             notes += ", requires_grad=True"
         return f"Tensor({text}{notes})"
+
+    def __format__(self, spec: str) -> str:
+        if not spec:
+            return str(self)
+        if self.size != 1:
+            raise TypeError(f"format: {spec!r} is for a single value, got a Tensor of shape {self.shape}")
+        return format(self.item(), spec)
 
     # ---- conversion
 
@@ -199,10 +206,15 @@ def as_tensor(x: Any) -> Tensor:
 
 def _compare(compare: Callable[[Any, Any], Any], x: Tensor, other: Any) -> Tensor:
     other = other.data if isinstance(other, Tensor) else other
+    if not isinstance(other, int | float):
+        other = other if is_array(other) else from_list(other)
+        if other.dtype.kind not in "biuf":
+            return NotImplemented  # a string, None, ...: Python answers == and !=, and raises a TypeError for <
     try:
         return Tensor(compare(on_device_of(x.data), other))
     except (TypeError, ValueError) as error:
-        raise type(error)(f"{compare.__name__}: a Tensor of shape {x.shape} cannot be compared ({error})") from None
+        kind = TypeError if isinstance(error, TypeError) else ValueError  # NumPy's own types take other arguments
+        raise kind(f"{compare.__name__}: a Tensor of shape {x.shape} cannot be compared ({error})") from None
 
 
 def _without_graph(value: Any, func: Any = np.asarray) -> Any:

@@ -60,6 +60,20 @@ def test_comparisons_give_boolean_tensors():
     assert len({x, y, x}) == 2  # hashed by identity
 
 
+def test_a_tensor_equals_no_string_and_no_object():
+    x = Tensor([1.0, 2.0])
+    for other in ("a", None, object(), {}, np.array(["a", "b"])):
+        assert (x == other) is False and (x != other) is True
+    assert None not in [x] and x in [None, "a", x]
+
+
+def test_a_single_value_formats_as_its_number():
+    loss = Tensor([1.0, 2.0], requires_grad=True).sum()
+    assert f"{loss:.3f}" == "3.000" and f"{Tensor([[0.25]]):>6.0%}" == "   25%"
+    assert f"{Tensor(np.int64(7)):03d}" == "007"
+    assert f"{loss}" == f"{loss!s}" == "Tensor(3., made by sum)" and f"{Tensor([1.0, 2.0])}" == "Tensor([1., 2.])"
+
+
 def test_repr():
     assert repr(Tensor([1.0, 2.5])) == "Tensor([1. , 2.5])"
     assert repr(Tensor(np.zeros(2), requires_grad=True)) == "Tensor([0., 0.], dtype=float64, requires_grad=True)"
