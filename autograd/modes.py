@@ -42,8 +42,8 @@ class changed(ContextDecorator):  # noqa: N801  (used like a function)
     def __call__(self, fn: Any) -> Any:
         if inspect.isgeneratorfunction(fn) or inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
             raise TypeError(
-                f"a mode cannot decorate {getattr(fn, '__name__', fn)}: a generator or coroutine runs after the call has "
-                "returned; use a with block inside it, around no yield"
+                f"a mode cannot decorate {getattr(fn, '__name__', fn)}: a generator or coroutine runs after the call "
+                "returns; use a with block inside it, around no yield"
             )
         return super().__call__(fn)
 

@@ -20,6 +20,7 @@ class Tensor:
 
     It shares the array's memory and dtype; Python numbers and lists become float32. Operations on Tensors that require
     grad are recorded. `loss.backward()` then fills `.grad` of the leaves, the Tensors that no operation produced.
+    NumPy's functions refuse a Tensor that requires grad, because they would cut its graph.
     """
 
     __slots__ = ("__weakref__", "_requires_grad", "data", "grad", "node")
