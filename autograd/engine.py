@@ -12,8 +12,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from . import anomaly, modes
 from .backend import Array, array_module, as_array, constant, device_of, is_array, on_device_of
 from .function import PLAIN, Context
@@ -165,17 +163,19 @@ def _visit(node: Context, gradients: _Accumulator, requested: dict[int, Target] 
     if g is None:  # every consumer returned None for it
         return
     results = _call_backward(node, g)
-    for (parent, gradient), references in zip(results, _references(results), strict=True):
+    for result in results:
+        shared = _is_shared(result)  # asked first: `gradient` is one more reference
+        parent, gradient = result
         if requested is None or isinstance(parent, Context) or id(parent) in requested:
-            # others may keep the array: another input, saved values, a cache, or a view, which references its base
-            gradients.add(parent, gradient, shared=gradient.base is not None or references > _UNSHARED)
+            gradients.add(parent, gradient, shared)
 
 
-def _references(results: list[tuple[Any, Array]]) -> list[int]:
-    return [sys.getrefcount(gradient) for _, gradient in results]
+def _is_shared(result: tuple[Target, Array]) -> bool:
+    """True if anything else references the gradient: another input, saved values, a cache, or a view of it.
 
-
-_UNSHARED = _references([(None, np.empty(0))])[0]  # measured, because it depends on the Python version
+    Alone, it has two references: from the tuple, and from the call that counts them.
+    """
+    return result[1].base is not None or sys.getrefcount(result[1]) > 2
 
 
 def _call_backward(node: Context, g: Array) -> list[tuple[Target, Array]]:

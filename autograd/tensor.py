@@ -106,7 +106,7 @@ class Tensor:
         """Apply a function of NumPy to the values, unless that would cut the graph."""
         if func not in (np.shape, np.ndim, np.size):
             args, kwargs = _without_graph(args, func), _without_graph(kwargs, func)
-        return func._implementation(*args, **kwargs)
+        return getattr(func, "_implementation", func)(*args, **kwargs)  # without asking this method again
 
     def item(self) -> float | int | bool:
         """Return the single value as a Python number."""
