@@ -52,11 +52,11 @@ def as_array(x: object) -> Array:
         return np.asarray(x)
     if cuda.is_array(x):
         return x
-    array = _from_list(x)
+    array = from_list(x)
     return array.astype(np.float32) if array.dtype.kind in "biuf" else array
 
 
-def _from_list(x: object) -> np.ndarray:
+def from_list(x: object) -> np.ndarray:
     """Convert numbers and nested lists. A Tensor among them would silently lose its gradient, so it is refused."""
     items = [x]
     while items:
@@ -73,7 +73,7 @@ def _from_list(x: object) -> np.ndarray:
 
 def constant(x: object, like: Array) -> Array:
     """Convert plain data to the device of `like`, and float data to its float dtype."""
-    array: Array = x if is_array(x) else _from_list(x)
+    array: Array = x if is_array(x) else from_list(x)
     if array.dtype in FLOATS and like.dtype in FLOATS:
         array = on_device_of(array).astype(like.dtype, copy=False)
     if not isinstance(array, np.ndarray) and device_of(array) != device_of(like):

@@ -19,8 +19,8 @@ from .tensor import Tensor
 def checkpoint(fn: Callable[..., Any], *args: Any) -> Any:
     """Call fn(*args), and recompute its activations in backward: less memory for about one extra forward pass.
 
-    `fn` must do the same both times. Masks from an `autograd.random.Stream` are the same; numbers from a stateful
-    generator, or variables of the enclosing scope that have changed since, are not. Pass those as arguments.
+    `fn` must do the same both times. Masks from an `autograd.random.Stream` or of a layer are the same; numbers from a
+    stateful generator, or variables of the enclosing scope that have changed since, are not. Pass those as arguments.
     """
     if not modes.current().grad:
         return fn(*args)
@@ -36,7 +36,9 @@ class _Tape:
         self.fn = fn
         self.args = args
         self.context = contextvars.copy_context()  # the second run uses the modes of the first
+        self.outer = modes.current().tape  # in a nested checkpoint
         self.signatures: list[tuple[Any, ...]] = []  # operations of the first run, to compare
+        self.drawn: list[Any] = []  # results of `modes.replayed` in the first run, in order
         self.recomputed: dict[int, tuple[Any, ...]] | None = None  # saved by the second run, by index of the operation
 
     def record(self, node: Context) -> None:
@@ -44,10 +46,14 @@ class _Tape:
         node.saved = ()
         self.signatures.append(_signature(node))
 
+    def draw(self, draw: Callable[[], Any]) -> Any:
+        self.drawn.append(draw() if self.outer is None else self.outer.draw(draw))
+        return self.drawn[-1]
+
     def restore(self, index: int) -> tuple[Any, ...]:
         """Return what an operation saved. The first call runs fn again; every operation asks once."""
         if self.recomputed is None:
-            replay = _Replay()
+            replay = _Replay(self.drawn)
             self.context.copy().run(self.run_again, replay)
             if replay.signatures != self.signatures:
                 difference = _difference(self.signatures, replay.signatures)
@@ -77,10 +83,16 @@ def _difference(first: list[tuple[Any, ...]], second: list[tuple[Any, ...]]) -> 
 class _Replay:
     """The second run's tape: collects what every operation saves."""
 
-    def __init__(self) -> None:
+    def __init__(self, drawn: list[Any]) -> None:
+        self.drawn = iter(drawn)
         self.signatures: list[tuple[Any, ...]] = []
         self.saved: list[tuple[Any, ...]] = []
 
     def record(self, node: Context) -> None:
         self.signatures.append(_signature(node))
         self.saved.append(node.saved)
+
+    def draw(self, _: Callable[[], Any]) -> Any:
+        for value in self.drawn:
+            return value
+        raise RuntimeError("checkpoint: fn must do the same both times; it drew more random streams the second time")

@@ -7,6 +7,7 @@ counting consumers. Intermediate gradients live in a dict; only leaves get a `.g
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -162,17 +163,19 @@ def _visit(node: Context, gradients: _Accumulator, requested: dict[int, Target] 
     if g is None:  # every consumer returned None for it
         return
     results = _call_backward(node, g)
-    for i, (parent, gradient) in enumerate(results):
+    for result in results:
+        shared = _is_shared(result)  # asked first: `gradient` is one more reference
+        parent, gradient = result
         if requested is None or isinstance(parent, Context) or id(parent) in requested:
-            others = [other for j, (_, other) in enumerate(results) if j != i]
-            gradients.add(parent, gradient, shared=_is_shared(gradient, [g, *node.saved, *others]))
+            gradients.add(parent, gradient, shared)
 
 
-def _is_shared(gradient: Array, others: list[Any]) -> bool:
-    """True if an array that backward returned may be referenced elsewhere, directly or through a view."""
-    if gradient.base is not None:
-        return True
-    return any(other is gradient or getattr(other, "base", None) is gradient for other in others)
+def _is_shared(result: tuple[Target, Array]) -> bool:
+    """True if anything else references the gradient: another input, saved values, a cache, or a view of it.
+
+    Alone, it has two references: from the tuple, and from the call that counts them.
+    """
+    return result[1].base is not None or sys.getrefcount(result[1]) > 2
 
 
 def _call_backward(node: Context, g: Array) -> list[tuple[Target, Array]]:
@@ -187,6 +190,11 @@ def _call_backward(node: Context, g: Array) -> list[tuple[Target, Array]]:
     except Exception as error:
         error.add_note(f"(in the backward of {name}, whose output has shape {node.shape})")
         raise
+    if results is None:
+        raise RuntimeError(
+            f"{name}: backward returned None (a forgotten return?); expected a gradient per Tensor, or (None,) for no "
+            "gradient"
+        )
     if not isinstance(results, tuple):
         results = (results,)
     parents = node.parents or []

@@ -19,6 +19,7 @@ from .tensor import Tensor
 
 PLAIN = object()  # marks an argument that is not a Tensor in Context.parents
 _FLOAT64 = np.dtype("float64")
+_LEAF_TYPES = frozenset([int, float, bool, str, type(None), slice, type(...), np.ndarray])  # cannot contain a Tensor
 
 
 class Context:
@@ -40,6 +41,12 @@ class Context:
         """Keep arrays or plain values for backward, as `ctx.saved`. Save only what backward needs."""
         self.saved = values
 
+    def __getstate__(self) -> NoReturn:
+        raise TypeError(
+            f"a Tensor computed by {self.function.name} cannot be deep-copied or pickled, because its graph cannot: "
+            "detach() it first"
+        )
+
     def unbroadcast(self, i: int, g: Array) -> Array | None:
         """Sum `g` over the broadcast axes of argument i; None if it needs no gradient."""
         return unbroadcast(g, self.parents[i].shape) if self.needs[i] and self.parents else None
@@ -55,12 +62,13 @@ class Function:
 
     forward(ctx, *args)   takes arrays in place of Tensors, and plain values unchanged; returns one array
     backward(ctx, g)      takes the upstream gradient; returns a gradient array or None per Tensor argument (and
-                          optionally None for each plain argument)
+                          optionally None for each plain argument): one array, or a tuple. To stop the gradient of a
+                          single argument, return (None,): None alone is an error, usually a forgotten return
     reference(*args)      the same operation built from simpler ones on Tensors: the explanation and the test oracle
 
-    `ctx.needs[i]` is True if argument i needs a gradient. Neither method may edit its arguments. The engine takes
-    ownership of the arrays that backward returns, except for `g`, views and saved arrays, which it leaves unchanged.
-    Errors raised by forward reach the user prefixed with the name of the operation.
+    `ctx.needs[i]` is True if argument i needs a gradient. Neither method may edit its arguments. An array that backward
+    returns becomes the engine's own, and is added to in place, only if nothing else references it or views it. Errors
+    raised by forward reach the user prefixed with the name of the operation.
     """
 
     name: str = "function"
@@ -100,13 +108,15 @@ class Function:
                     needs.append(False)
                     parents.append(None)
             else:
+                if type(arg) not in _LEAF_TYPES and _contains_tensor(arg):
+                    _refuse_hidden(cls.name)
                 arrays.append(arg)
                 needs.append(False)
                 parents.append(PLAIN)
         if not_numpy:
             _use_common_device(cls.name, args)
-        if kwargs and any(isinstance(value, Tensor) for value in kwargs.values()):
-            raise TypeError(f"{cls.name}: pass Tensors by position; by keyword they would get no gradient")
+        if kwargs and _contains_tensor([*kwargs.values()]):
+            _refuse_hidden(cls.name)
 
         ctx = Context()
         ctx.function = cls
@@ -171,6 +181,20 @@ def _reraise(name: str, error: Exception, args: tuple[Any, ...]) -> NoReturn:
         message = f"shapes {' and '.join(map(str, tensors))} do not broadcast together"
     got = ", ".join(_describe(arg) for arg in args)
     raise kind(f"{name}: {message} [called with {got}]") from (None if isinstance(error, OperandError) else error)
+
+
+def _contains_tensor(value: Any) -> bool:
+    """True for a Tensor, or a list, tuple or dict with one inside, at any depth."""
+    if isinstance(value, (list, tuple)):  # faster than list | tuple, and shapes, axes and indices all come here
+        return not _LEAF_TYPES.issuperset(map(type, value)) and any(map(_contains_tensor, value))
+    return isinstance(value, Tensor) or (isinstance(value, dict) and _contains_tensor([*value.values()]))
+
+
+def _refuse_hidden(name: str) -> NoReturn:
+    raise TypeError(
+        f"{name}: pass Tensors by position, each as an argument of its own; by keyword or inside a list they would get "
+        "no gradient"
+    )
 
 
 def _as_output(name: str, result: Any) -> Array:

@@ -7,10 +7,13 @@ defaults; `inherit_modes` passes the caller's modes to a worker.
 from __future__ import annotations
 
 import contextvars
+import inspect
 from collections.abc import Callable
 from contextlib import ContextDecorator
 from functools import wraps
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 
 class Modes(NamedTuple):
@@ -24,23 +27,34 @@ PRODUCTS = ("as given", "tf32", "float16")
 _DEFAULTS = Modes()
 _modes = contextvars.ContextVar("autograd_modes", default=_DEFAULTS)
 current = _modes.get  # bound once: every operation calls it
+_enclosing: contextvars.ContextVar[tuple[Modes, ...]] = contextvars.ContextVar("autograd_enclosing_modes", default=())
 
 
 class changed(ContextDecorator):  # noqa: N801  (used like a function)
-    """Context manager and decorator that changes some of the current modes."""
+    """Context manager and decorator that changes some of the current modes.
+
+    It has no state of its own, so one object may be entered repeatedly, and by several threads at once.
+    """
 
     def __init__(self, **changes: Any) -> None:
         self.changes = changes
-        self.tokens: list[contextvars.Token[Modes]] = []  # a stack, because one object may be entered repeatedly
 
-    def _recreate_cm(self) -> changed:  # one per call: a decorated function may run in many threads
-        return changed(**self.changes)
+    def __call__(self, fn: Any) -> Any:
+        if inspect.isgeneratorfunction(fn) or inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
+            raise TypeError(
+                f"a mode cannot decorate {getattr(fn, '__name__', fn)}: a generator or coroutine runs after the call "
+                "returns; use a with block inside it, around no yield"
+            )
+        return super().__call__(fn)
 
     def __enter__(self) -> None:
-        self.tokens.append(_modes.set(_modes.get()._replace(**self.changes)))
+        _enclosing.set((*_enclosing.get(), _modes.get()))
+        _modes.set(_modes.get()._replace(**self.changes))
 
     def __exit__(self, *exc: object) -> None:
-        _modes.reset(self.tokens.pop())
+        *enclosing, modes = _enclosing.get()
+        _enclosing.set(tuple(enclosing))
+        _modes.set(modes)
 
 
 def no_grad() -> changed:
@@ -74,6 +88,12 @@ def detect_anomaly() -> changed:
     debugging, not for training. Run forward *and* backward inside the block.
     """
     return changed(anomaly=True)
+
+
+def replayed(draw: Callable[[], T]) -> T:
+    """Return draw(), or in the replay of a checkpoint what it returned in the first run."""
+    tape = current().tape
+    return draw() if tape is None else tape.draw(draw)
 
 
 def inherit_modes(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .backend import FLOATS, Array, as_array, device_of, on_device_of, to_device
+from .backend import FLOATS, Array, as_array, device_of, from_list, is_array, on_device_of, to_device
 
 if TYPE_CHECKING:
     from .draw import Svg
@@ -20,6 +20,7 @@ class Tensor:
 
     It shares the array's memory and dtype; Python numbers and lists become float32. Operations on Tensors that require
     grad are recorded. `loss.backward()` then fills `.grad` of the leaves, the Tensors that no operation produced.
+    NumPy's functions refuse a Tensor that requires grad, because they would cut its graph.
     """
 
     __slots__ = ("__weakref__", "_requires_grad", "data", "grad", "node")
@@ -85,6 +86,13 @@ class Tensor:
             notes += ", requires_grad=True"
         return f"Tensor({text}{notes})"
 
+    def __format__(self, spec: str) -> str:
+        if not spec:
+            return str(self)
+        if self.size != 1:
+            raise TypeError(f"format: {spec!r} is for a single value, got a Tensor of shape {self.shape}")
+        return format(self.item(), spec)
+
     # ---- conversion
 
     def numpy(self) -> np.ndarray:
@@ -92,7 +100,13 @@ class Tensor:
         return to_device(self.data, "cpu")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(self.numpy(), dtype=dtype, copy=copy)
+        return np.array(_without_graph(self), dtype=dtype, copy=copy)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Apply a function of NumPy to the values, unless that would cut the graph."""
+        if func not in (np.shape, np.ndim, np.size):
+            args, kwargs = _without_graph(args, func), _without_graph(kwargs, func)
+        return getattr(func, "_implementation", func)(*args, **kwargs)  # without asking this method again
 
     def item(self) -> float | int | bool:
         """Return the single value as a Python number."""
@@ -193,10 +207,33 @@ def as_tensor(x: Any) -> Tensor:
 
 def _compare(compare: Callable[[Any, Any], Any], x: Tensor, other: Any) -> Tensor:
     other = other.data if isinstance(other, Tensor) else other
+    if not isinstance(other, int | float):
+        other = other if is_array(other) else from_list(other)
+        if other.dtype.kind not in "biuf":
+            return NotImplemented  # a string, None, ...: Python answers == and !=, and raises a TypeError for <
     try:
         return Tensor(compare(on_device_of(x.data), other))
     except (TypeError, ValueError) as error:
-        raise type(error)(f"{compare.__name__}: a Tensor of shape {x.shape} cannot be compared ({error})") from None
+        kind = TypeError if isinstance(error, TypeError) else ValueError  # NumPy's own types take other arguments
+        raise kind(f"{compare.__name__}: a Tensor of shape {x.shape} cannot be compared ({error})") from None
+
+
+def _without_graph(value: Any, func: Any = np.asarray) -> Any:
+    """Replace Tensors, also inside lists, tuples and dicts, by their arrays; refuse those that require grad."""
+    if isinstance(value, list | tuple):
+        items = [_without_graph(item, func) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    if isinstance(value, dict):
+        return {key: _without_graph(item, func) for key, item in value.items()}
+    if not isinstance(value, Tensor):
+        return value
+    if value.requires_grad:
+        ours = {"concatenate": "concat", "dot": "matmul"}.get(func.__name__, func.__name__)
+        raise TypeError(
+            f"{func.__module__}.{func.__name__}: NumPy would cut the graph of a Tensor that requires grad; use "
+            f"{f'ops.{ours}' if ours in ops.__all__ else 'autograd.ops'}, or .numpy() for its values"
+        )
+    return value.numpy()
 
 
 def _one_tuple(args: tuple[Any, ...]) -> tuple[int, ...]:

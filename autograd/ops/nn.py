@@ -146,6 +146,8 @@ def log_softmax(x: Any, axis: int = -1) -> Tensor:
 
 def layer_norm(x: Any, weight: Any, bias: Any, eps: float = 1e-6) -> Tensor:
     """Layer normalisation over the last axis; weight and bias have that axis's size."""
+    if weight is None or bias is None:
+        raise TypeError("layer_norm: weight and bias must be arrays, got None; without them, pass ones and zeros")
     return LayerNorm.apply(*to_common_dtype("layer_norm", full_precision(x), weight, bias), float(eps))
 
 

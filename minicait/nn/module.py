@@ -14,6 +14,7 @@ import numpy as np
 
 from autograd import Tensor, random
 from autograd.backend import FLOATS, on_device_of, to_device
+from autograd.modes import replayed
 
 
 class Parameter(Tensor):
@@ -56,6 +57,9 @@ class Module:
 
     def next_stream(self) -> random.Stream:
         """Random stream for a training call outside of `random.using`: a new one for every call."""
+        return replayed(self._new_stream)
+
+    def _new_stream(self) -> random.Stream:
         self._calls += 1
         return random.Stream(purpose="unnamed", step=self._calls)
 
@@ -144,7 +148,8 @@ class Module:
         strict=False allows missing and unexpected names; shapes must always match.
         """
         own = dict(self.named_tensors())
-        values = {name: np.asarray(mapping[name]) for name in own if name in mapping}
+        given = {name: mapping[name] for name in own if name in mapping}
+        values = {name: x.numpy() if isinstance(x, Tensor) else np.asarray(x) for name, x in given.items()}
         problems = [
             f"{name} must have shape {own[name].shape}, got {value.shape}"
             for name, value in values.items()

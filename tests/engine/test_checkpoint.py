@@ -7,7 +7,9 @@ import pytest
 
 import autograd as ag
 from autograd import Tensor, ops
+from autograd.modes import replayed
 from autograd.random import Stream
+from minicait import nn
 
 
 def gradients(fn, *tensors):
@@ -35,6 +37,75 @@ def test_same_bits_with_dropout_and_closures():
     for fn in (checkpointed, nested):
         for a, b in zip(gradients(fn, x, w), want, strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+class Layer(nn.Module):
+    def __init__(self, dropout):
+        self.linear, self.dropout = nn.Linear(5, 5, stream=Stream(3)), dropout
+
+    def forward(self, x):
+        return ops.tanh(self.dropout(self.linear(x)))
+
+
+def checkpointed(first, second, dropout, x):
+    return ag.checkpoint(lambda t: dropout(second(first(t))), x)
+
+
+def one_by_one(first, second, dropout, x):
+    for layer in (first, second, dropout):
+        x = ag.checkpoint(layer, x)
+    return x
+
+
+def nested(first, second, dropout, x):
+    def inner(t):
+        return second(first(t)).tanh()
+
+    def middle(t):
+        return dropout(ag.checkpoint(inner, t).exp()) * 0.5
+
+    return ag.checkpoint(lambda t: ag.checkpoint(middle, t).tanh(), x)
+
+
+def without(run):
+    """The same function without checkpoints."""
+
+    def plain(*args):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ag, "checkpoint", lambda fn, *args: fn(*args))
+            return run(*args)
+
+    return plain
+
+
+@pytest.mark.parametrize("run", [checkpointed, one_by_one, nested])
+def test_layers_draw_the_same_masks_again(run):
+    """Outside `random.using` a layer draws a new mask at every call. Two layers share one here."""
+
+    def steps(run):
+        dropout = nn.Dropout(0.5, "mask")
+        layers = Layer(dropout), Layer(dropout), dropout
+        x = Tensor(np.linspace(-1, 1, 30, dtype=np.float32).reshape(6, 5), requires_grad=True)
+        for _ in range(3):
+            y = run(*layers, x)
+            (y * y).sum().backward(retain_graph=True)
+            (y * y).sum().backward()
+        return [y.numpy(), x.grad.numpy(), *(p.grad.numpy() for layer in layers for p in layer.parameters())]
+
+    for a, b in zip(steps(run), steps(without(run)), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_replay_that_draws_more_is_refused():
+    numbers = []
+
+    def fickle(t):
+        for _ in range(1 + bool(numbers)):
+            numbers.append(replayed(lambda: 2.0))
+        return t.exp() * numbers[-1]
+
+    with pytest.raises(RuntimeError, match="must do the same both times; it drew more random streams"):
+        ag.checkpoint(fickle, Tensor([1.0], requires_grad=True)).backward()
 
 
 def test_input_that_needs_no_gradient():

@@ -1,10 +1,12 @@
 """backward() and grad(): order, accumulation, ownership of arrays, errors."""
 
+import sys
+
 import numpy as np
 import pytest
 
 import autograd as ag
-from autograd import Function, Tensor
+from autograd import Function, Tensor, ops
 
 
 def leaf(*values: float) -> Tensor:
@@ -73,24 +75,104 @@ def test_gradients_share_no_memory():
     assert not any(np.may_share_memory(p.data, q) for p, q in [(a, b.data), (a, again.data), (a, cotangent)])
 
 
-def test_a_saved_array_that_backward_returns_is_copied():
-    class KeepsItsGradient(Function):
+def twos():
+    return np.full(3, 2, np.float32)
+
+
+CACHE, VIEW = twos(), twos()[::1]
+
+
+def keeping(keep, find):
+    """An operation that saves keep(), and whose gradient is the array that `find` gets out of it."""
+
+    class Keeps(Function):
         @staticmethod
         def forward(ctx, x):
-            ctx.save(np.full(3, 2, np.float32))
+            ctx.save(keep())
             return x * 2
 
         @staticmethod
         def backward(ctx, g):
-            return ctx.saved[0]
+            return find(ctx.saved[0])
 
-    x = leaf(1, 2, 3)
-    y = KeepsItsGradient.apply(x).sum()
-    y.backward(retain_graph=True)
-    x.grad.data[:] = 0
-    x.grad = None
-    y.backward()
-    np.testing.assert_array_equal(x.grad.numpy(), [2, 2, 2])
+    return Keeps.apply
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        keeping(twos, lambda saved: saved),
+        keeping(lambda: [twos()], lambda saved: saved[0]),
+        keeping(lambda: {"a": ([twos()], 1)}, lambda saved: saved["a"][0][0]),
+        keeping(lambda: twos()[::1], lambda saved: saved.base),
+        keeping(lambda: [twos()[::1]], lambda saved: saved[0].base),
+        keeping(lambda: None, lambda _: CACHE),
+        keeping(lambda: None, lambda _: VIEW.base),
+        keeping(lambda: None, lambda _: VIEW),
+    ],
+)
+def test_an_array_that_somebody_keeps_is_not_accumulated_into(function):
+    """Backward returns it as the gradient, to which the engine adds another, and the caller writes to the sum."""
+    x = Tensor(CACHE, requires_grad=True)
+    for expression in (lambda h, y: y + h * 5, lambda h, y: h * 5 + y):
+        h = x * 1.0
+        loss = expression(h, function(h)).sum()
+        for _ in range(2):
+            loss.backward(retain_graph=True)
+            np.testing.assert_array_equal(x.grad.numpy(), [7, 7, 7])
+            x.grad.data[:] = 0
+            x.grad = None
+        y = function(x).sum()
+        for _ in range(2):
+            y.backward(retain_graph=True)
+            np.testing.assert_array_equal(x.grad.numpy(), [2, 2, 2])
+            x.grad.data[:] = 0
+            x.grad = None
+    assert x.numpy().tolist() == [2, 2, 2]
+
+
+def test_an_array_that_nobody_keeps_is_not_copied():
+    returned = []
+
+    class Fresh(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            gradient = g * 2
+            returned.append(gradient.ctypes.data)
+            return gradient
+
+    x = leaf(*range(100_000))
+    Fresh.apply(x).sum().backward()
+    assert x.grad.data.ctypes.data == returned[0]
+
+
+@pytest.mark.parametrize("join", [ops.concat, ops.stack, lambda xs: sum(xs[1:], xs[0])])
+def test_backward_is_linear_in_the_number_of_inputs(join):
+    """Counted in bytecode instructions, because times vary."""
+
+    def instructions(n):
+        total = join([leaf(1, 2) for _ in range(n)]).sum()
+        count = 0
+
+        def trace(frame, event, arg):
+            nonlocal count
+            frame.f_trace_opcodes = True
+            count += event == "opcode"
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            total.backward()
+        finally:
+            sys.settrace(before)
+        return count
+
+    assert instructions(240) < 5 * instructions(60)
 
 
 @pytest.mark.parametrize("twice", [lambda d: (d, d), lambda d: (d, d[::1]), lambda d: (d[::1], d)])
@@ -219,12 +301,31 @@ def test_a_wrong_backward_is_named():
         (lambda g: g.astype(np.float64), r"wrong: .* got \(2,\) float64"),
         (lambda g: (g, g), "wrong: backward must return 1 gradients, one per Tensor, got 2"),
         (Tensor, "wrong: backward must return arrays, got a Tensor"),
+        (lambda g: None, r"wrong: backward returned None \(a forgotten return\?\)"),
     ]:
         with pytest.raises(RuntimeError, match=message):
             function(result).apply(x).backward([1, 1])
     with pytest.raises(ZeroDivisionError) as error:
         function(lambda g: 1 // 0).apply(x).backward([1, 1])
     assert "in the backward of wrong, whose output has shape (2,)" in error.value.__notes__[0]
+
+
+def test_backward_may_stop_the_gradient():
+    class Stop(Function):
+        @staticmethod
+        def forward(ctx, x, result):
+            ctx.save(result)
+            return x * 3
+
+        @staticmethod
+        def backward(ctx, g):
+            return ctx.saved[0]
+
+    x = leaf(1, 2)
+    for result in ((None,), (None, None)):  # per Tensor, or per argument
+        (Stop.apply(x, result) + x).backward([1, 1])
+        np.testing.assert_array_equal(x.grad.numpy(), [1, 1])
+        x.grad = None
 
 
 def test_gradients_accumulate_in_out():

@@ -1,5 +1,7 @@
 """Error messages: one sentence with the operation, what was expected and what came."""
 
+from typing import Any, NamedTuple
+
 import numpy as np
 import pytest
 
@@ -169,6 +171,13 @@ def test_mistake(name):
         (lambda: t(2) + None, TypeError, "add: .*got dtype object"),
         (lambda: ops.where(None, t(2), t(2)), TypeError, "where: .*got dtype object"),
         (lambda: t(2) < t(3), ValueError, r"lt: a Tensor of shape \(2,\) cannot be compared"),
+        (lambda: t(2) < "a", TypeError, "'<' not supported between instances of 'Tensor' and 'str'"),
+        (lambda: t(2) >= None, TypeError, "'>=' not supported between instances of 'Tensor' and 'NoneType'"),
+        (lambda: t(2) < np.array(["a", "b"]), TypeError, "'<' not supported between instances of 'Tensor'"),
+        (lambda: t(2) < [t(), t()], TypeError, "a list of Tensors is not a Tensor"),
+        (lambda: f"{t(2):.3f}", TypeError, r"format: '.3f' is for a single value, got a Tensor of shape \(2,\)"),
+        (lambda: ops.layer_norm(t(2), None, None), TypeError, "layer_norm: weight and bias must be arrays, got None"),
+        (lambda: ops.layer_norm(t(2), t(2), None), TypeError, "layer_norm: weight and bias must be arrays, got None"),
         (lambda: t(2).astype("nope"), TypeError, "astype: .*nope"),
         (lambda: ops.concat([t(2)], 3), ValueError, "concat: axis 3 is out of range for 1 axes"),
         (lambda: ops.concat([t()]), ValueError, "concat: all inputs must have the same number of axes, at least one"),
@@ -223,14 +232,31 @@ def test_forward_must_return_one_array(result):
         Newcomer.apply(t(2))
 
 
-def test_tensors_by_keyword_are_refused():
-    class Keyword(ag.Function):
-        @staticmethod
-        def forward(ctx, x, weight):
-            return x * weight
+class Pair(NamedTuple):
+    a: Any
+    b: Any
 
-    with pytest.raises(TypeError, match="keyword: pass Tensors by position"):
-        Keyword.apply(t(2), weight=t(2))
+
+@pytest.mark.parametrize(
+    "hide",
+    [
+        lambda x: x, lambda x: [x], lambda x: (1, x), lambda x: {"a": x}, lambda x: [0, [{"a": (None, x)}]],
+        lambda x: Pair(1, x),
+    ],
+)  # fmt: skip
+def test_tensors_by_keyword_or_inside_a_container_are_refused(hide):
+    class Hides(ag.Function):
+        @staticmethod
+        def forward(ctx, x, *others, weight=None):
+            return x * 1
+
+    hidden = hide(Tensor([1.0], requires_grad=True))
+    with pytest.raises(TypeError, match="hides: pass Tensors by position, each as an argument of its own"):
+        Hides.apply(t(2), weight=hidden)
+    if not isinstance(hidden, Tensor):
+        with pytest.raises(TypeError, match=r"hides: .*inside a list they would get no gradient"):
+            Hides.apply(t(2), hidden)
+    Hides.apply(t(2), hide(2), hide(np.ones(2)), weight=hide(None))
 
 
 def test_messages_stay_on_one_line():

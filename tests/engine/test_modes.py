@@ -1,5 +1,7 @@
 """no_grad, detect_anomaly and inherit_modes."""
 
+import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -141,6 +143,71 @@ def test_anomaly_works_for_backward_alone_and_distinguishes_infinities():
         loss.backward()
     with ag.detect_anomaly(), pytest.raises(ag.AnomalyError, match="exp: forward produced Inf"):
         leaf(1000, -np.inf).exp()
+
+
+def test_one_mode_in_two_threads():
+    """Both enter the same object before one of them, the first or the second, leaves it."""
+    x, mode, both = leaf(1), ag.no_grad(), threading.Barrier(2, timeout=10)
+
+    def work(leaves_first):
+        with mode:
+            both.wait()
+            inside = (x * 2).requires_grad
+            if not leaves_first:
+                both.wait()
+        outside = (x * 2).requires_grad
+        if leaves_first:
+            both.wait()
+        return inside, outside
+
+    with ThreadPoolExecutor(2) as pool:
+        for order in ((True, False), (False, True)):
+            assert list(pool.map(work, order)) == [(False, True)] * 2
+    assert (x * 2).requires_grad
+
+
+def test_a_mode_in_two_coroutines():
+    x, mode = leaf(1), ag.no_grad()
+
+    async def work(steps):
+        with mode:
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            inside = (x * 2).requires_grad
+        await asyncio.sleep(0)
+        return inside, (x * 2).requires_grad
+
+    async def main():
+        return await asyncio.gather(work(1), work(4), work(2))
+
+    assert asyncio.run(main()) == [(False, True)] * 3
+
+
+def test_a_decorated_function_may_be_recursive_and_run_in_threads():
+    x = leaf(1)
+
+    @ag.no_grad()
+    def down(n):
+        return down(n - 1) if n else (x * 2).requires_grad
+
+    with ThreadPoolExecutor(4) as pool:
+        assert not any(pool.map(down, range(20)))
+    assert (x * 2).requires_grad
+
+
+def test_generators_and_coroutines_cannot_be_decorated():
+    def generator():
+        yield
+
+    async def coroutine(): ...
+
+    async def asynchronous_generator():
+        yield
+
+    for mode in (ag.no_grad(), ag.autocast(), ag.detect_anomaly()):
+        for fn in (generator, coroutine, asynchronous_generator):
+            with pytest.raises(TypeError, match=f"a mode cannot decorate {fn.__name__}: .*use a with block inside it"):
+                mode(fn)
 
 
 def test_a_mode_can_be_entered_again():

@@ -1,5 +1,8 @@
 """Tensor: construction, repr, and mixing with arrays and numbers."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -57,6 +60,20 @@ def test_comparisons_give_boolean_tensors():
     assert len({x, y, x}) == 2  # hashed by identity
 
 
+def test_a_tensor_equals_no_string_and_no_object():
+    x = Tensor([1.0, 2.0])
+    for other in ("a", None, object(), {}, np.array(["a", "b"])):
+        assert (x == other) is False and (x != other) is True
+    assert None not in [x] and x in [None, "a", x]
+
+
+def test_a_single_value_formats_as_its_number():
+    loss = Tensor([1.0, 2.0], requires_grad=True).sum()
+    assert f"{loss:.3f}" == "3.000" and f"{Tensor([[0.25]]):>6.0%}" == "   25%"
+    assert f"{Tensor(np.int64(7)):03d}" == "007"
+    assert f"{loss}" == f"{loss!s}" == "Tensor(3., made by sum)" and f"{Tensor([1.0, 2.0])}" == "Tensor([1., 2.])"
+
+
 def test_repr():
     assert repr(Tensor([1.0, 2.5])) == "Tensor([1. , 2.5])"
     assert repr(Tensor(np.zeros(2), requires_grad=True)) == "Tensor([0., 0.], dtype=float64, requires_grad=True)"
@@ -74,12 +91,58 @@ def test_numbers_and_truth():
         len(Tensor(1.0))
 
 
-def test_numpy_functions_get_the_values():
-    x = Tensor([1.0, 2.0], requires_grad=True)
+def test_numpy_functions_get_the_values_of_a_constant():
+    x = Tensor([1.0, 2.0])
     np.testing.assert_array_equal(np.asarray(x), [1, 2])
     assert np.asarray(x, dtype=np.float64).dtype == np.float64
+    assert np.sum(x, axis=0) == np.dot(x, [1, 1]) == 3 and np.max(x) == 2
+    np.testing.assert_array_equal(np.concatenate([x, (x * 2).numpy()], axis=0), [1, 2, 2, 4])
+    np.testing.assert_array_equal(np.where(x > 1, x, 0), [0, 2])
     with pytest.raises(TypeError, match="does not support ufuncs"):
         np.exp(x)
+
+
+@pytest.mark.parametrize(
+    ("call", "instead"),
+    [
+        (lambda x: np.reshape(x, 2), "numpy.reshape: .*; use ops.reshape, or .numpy()"),
+        (lambda x: np.dot(x, x), "numpy.dot: .*ops.matmul"),
+        (lambda x: np.where([True, False], 0, x), "numpy.where: .*ops.where"),
+        (lambda x: np.concatenate([x.numpy(), x]), "numpy.concatenate: .*ops.concat,"),
+        (lambda x: np.stack((x.detach(), x)), "numpy.stack: .*ops.stack"),
+        (lambda x: np.einsum("i,i", x, x), "numpy.einsum: .*autograd.ops"),
+        (lambda x: np.clip(x, 0, 1), "numpy.clip: .*ops.clip"),
+        (lambda x: np.clip(x.numpy(), 0, a_max=x), "numpy.clip: .*ops.clip"),
+        (lambda x: np.linalg.norm(x), "numpy.linalg.norm: .*autograd.ops"),
+        (lambda x: np.sum(x), "numpy.sum: .*ops.sum"),
+        (lambda x: np.mean(x, axis=0), "numpy.mean: .*ops.mean"),
+        (lambda x: np.copyto(np.ones(2), x), "numpy.copyto"),
+        (lambda x: np.ones(2).__setitem__(slice(None), x), "numpy.asarray: .*autograd.ops"),
+        (lambda x: np.asarray(x), "numpy.asarray"),
+        (lambda x: np.array([x, x]), "numpy.asarray"),
+        (lambda x: np.testing.assert_array_equal(x, x), "numpy.asarray"),
+        (lambda x: np.ones(2).dot(x), "numpy.asarray"),
+    ],
+)
+@pytest.mark.parametrize("is_leaf", [True, False])
+def test_numpy_functions_may_not_cut_the_graph(call, instead, is_leaf):
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    with pytest.raises(TypeError, match=instead) as error:
+        call(x if is_leaf else x * 2)
+    assert "NumPy would cut the graph of a Tensor that requires grad" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_graph_leaves_its_values_when_asked():
+    x = Tensor([1.0, 2.0], requires_grad=True) * 2
+    assert np.shape(x) == (2,) and np.ndim(x) == 1 and np.size(x) == 2
+    for values in (x.numpy(), np.asarray(x.detach())):
+        assert values.tolist() == [2, 4]
+    with ag.no_grad():
+        assert np.sum(x * 2) == 12
+    losses = np.zeros(2)
+    losses[1] = x.sum()  # a single number, like float(loss)
+    assert losses.tolist() == [0, 6]
 
 
 def test_iteration_keeps_the_graph():
@@ -146,3 +209,18 @@ def test_the_gradient_of_astype_has_the_dtype_of_the_input(here, there):
     (g,) = ag.grad(y, x, np.array([3.0, 4.0]))
     assert g.dtype == here and g.numpy().tolist() == [3, 4]
     assert not x.astype(int).requires_grad
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_leaves_can_be_copied_and_pickled_but_results_cannot(duplicate):
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    y = x * x
+    y.sum().backward(retain_graph=True)
+    twin = duplicate(x)
+    assert twin.requires_grad and twin.node is None and twin.grad.numpy().tolist() == [2, 4]
+    twin.data[0], twin.grad.data[0] = 5, 7
+    assert x.numpy().tolist() == [1, 2] and x.grad.numpy().tolist() == [2, 4]
+    for result in (y, [y], {"a": y.sum()}):
+        with pytest.raises(TypeError, match=r"computed by (multiply|sum) cannot be .*: detach\(\) it first"):
+            duplicate(result)
+    assert duplicate(y.detach()).numpy().tolist() == [1, 4]

@@ -49,6 +49,8 @@ def test_state_goes_out_and_in():
     np.testing.assert_array_equal(a(x).numpy(), b(x).numpy())
     a.parts[0].weight.data[0] = 7
     assert b.parts[0].weight.numpy()[0, 0] != 7
+    b.load_state_dict(dict(a.named_parameters()))  # Tensors will do, too
+    np.testing.assert_array_equal(a(x).numpy(), b(x).numpy())
 
 
 @pytest.mark.parametrize(
