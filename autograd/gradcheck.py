@@ -161,8 +161,7 @@ class _Check:
                 raise self.error(f"the gradient of input {k} contains NaN or Inf")
             if not np.array_equal(g, second[k]):
                 raise self.error(f"two runs gave different gradients of input {k}: fn keeps a state")
-            others = [self.cotangent, *self.arrays, *second.values()]
-            others += [other for j, other in gradients.items() if j != k]
+            others = [self.cotangent, *self.arrays, *(other for j, other in gradients.items() if j != k)]
             if any(np.may_share_memory(g, other) for other in others):
                 raise self.error(f"the gradient of input {k} shares memory with another array")
         return gradients

@@ -22,6 +22,8 @@ from numbers import Integral
 
 import numpy as np
 
+from . import modes
+
 HALF, SHIFT = np.uint64(2**32 - 1), np.uint64(32)
 MULTIPLIERS = np.uint64(0xD2E7470EE14C6C93), np.uint64(0xCA5A826395121157)  # constants of Philox4x64
 KEY_STEPS = 0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B
@@ -143,7 +145,7 @@ _unnamed = itertools.count()
 
 def unnamed() -> Stream:
     """A new stream at every call, for callers without a stream or name. Results depend on the order of calls."""
-    return Stream(purpose=f"unnamed/{next(_unnamed)}")
+    return modes.replayed(lambda: Stream(purpose=f"unnamed/{next(_unnamed)}"))
 
 
 @contextmanager

@@ -104,9 +104,9 @@ class Tensor:
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """Apply a function of NumPy to the values, unless that would cut the graph."""
-        if func not in (np.shape, np.ndim, np.size):
-            args, kwargs = _without_graph(args, func), _without_graph(kwargs, func)
-        return getattr(func, "_implementation", func)(*args, **kwargs)  # without asking this method again
+        if func in (np.shape, np.ndim, np.size):
+            return func(self.data)
+        return func(*_without_graph(args, func), **_without_graph(kwargs, func))
 
     def item(self) -> float | int | bool:
         """Return the single value as a Python number."""

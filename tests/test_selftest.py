@@ -64,7 +64,9 @@ def test_a_wrong_gradient_is_named(selftest, monkeypatch):
     code, said, file = selftest("--quick")
     assert code == 1 and "something is wrong with: gradients" in said
     wrong = [str(case) for case in CASES if case.op == "layer_norm"]
-    assert f"{len(CASES) - len(wrong)} of {len(CASES)} agree, not {', '.join(wrong)}" in file and "GradientError" in file
+    assert (
+        f"{len(CASES) - len(wrong)} of {len(CASES)} agree, not {', '.join(wrong)}" in file and "GradientError" in file
+    )
 
 
 def test_a_kernel_that_is_wrong_in_float32_is_named(selftest, monkeypatch):

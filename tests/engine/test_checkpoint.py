@@ -176,3 +176,10 @@ def test_a_loop_variable_that_has_changed_is_detected():
         y = ag.checkpoint(lambda t: t * weights[i], y)  # noqa: B023  (the mistake)
     with pytest.raises(RuntimeError, match=r"multiply \(1,\) used other Tensors the second time"):
         y.backward()
+
+
+def test_unnamed_streams_are_drawn_once():
+    x = Tensor(np.ones(100), requires_grad=True)
+    y = ag.checkpoint(lambda t: ops.dropout(t.tanh(), 0.5, ag.random.unnamed()) * 2.0, x)
+    y.sum().backward()
+    np.testing.assert_array_equal(x.grad.numpy() != 0, y.numpy() != 0)
