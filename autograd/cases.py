@@ -38,8 +38,8 @@ class Case:
 
     @property
     def slack(self) -> float:
-        """Factor for the tolerance between devices. Rounding errors of a sum grow with the square root of its terms."""
-        return max(1.0, sum(x.size for x in self.arrays()) ** 0.5 / 8)
+        """Factor for the tolerance between devices, which sum in different orders: rounding errors grow with the size."""
+        return max(1.0, sum(x.size for x in self.arrays()) / 500)
 
     def run(self, device: str, dtype: Any, rounded_to: Any = None) -> list[np.ndarray]:
         """Value and gradients on `device` in `dtype`, from inputs first rounded to `rounded_to`."""
