@@ -56,8 +56,8 @@ def check_grads(
 
     Also checked: gradients have their input's shape and dtype and share no memory; inputs, cotangent, output and saved
     arrays are not edited; two runs agree bit for bit, although fn ran on other inputs in between, and its gradients are
-    right there, too; each input gets the same gradient when it alone requires grad; every backward is linear in its
-    upstream gradient and indifferent to its strides.
+    right there, too; the output is the same where nothing requires grad; each input gets the same gradient when it
+    alone requires grad; every backward is linear in its upstream gradient and indifferent to its strides.
     """
     check = _Check(fn, _arrays(inputs), seed)
     elsewhere = check.elsewhere()  # recorded before the first backward: both graphs are alive
@@ -152,6 +152,9 @@ class _Check:
         for name, x in watched.items():
             if not np.array_equal(x, before[name], equal_nan=x.dtype in FLOATS):
                 raise self.error(f"{name} was edited in place")
+        with modes.no_grad():
+            if not np.allclose(self.call([Tensor(x) for x in self.arrays]).data, self.output.data, 1e-9, 1e-12, True):
+                raise self.error("the output is another one where nothing requires grad")
         for k in self.floats if len(self.floats) > 1 else []:
             alone = self.gradients(self.record(self.arrays, [k]), self.cotangent)
             if not np.array_equal(alone[k], gradients[k], equal_nan=True):
