@@ -267,6 +267,7 @@ CASES = [
     Case("log_softmax", "last axis", ops.log_softmax, (normal(3, 4),)),
     Case("layer_norm", "plain", ops.layer_norm, (normal(2, 3, 5), normal(5), normal(5))),
     Case("layer_norm", "wide", ops.layer_norm, (tiny(normal(2, 1, 66)), tiny(normal(66)), tiny(normal(66)))),
+    Case("layer_norm", "rows longer than BLAS gets", ops.layer_norm, (normal(2, 4099), normal(4099), normal(4099))),
     Case("layer_norm", "tall", ops.layer_norm, (normal(4099, 3), normal(3), normal(3))),
     Case("linear_residual", "plain", ops.linear_residual,
          (normal(2, 3, 4), normal(2, 3, 5), normal(4, 5), normal(4), normal(4))),

@@ -7,7 +7,7 @@ import pytest
 
 import autograd as ag
 from autograd import Function, Tensor, ops
-from autograd.cases import CASES, Case
+from autograd.cases import CASES, Case, roundings_apart
 from tests.strategies import LAYOUTS, laid_out
 
 
@@ -94,6 +94,13 @@ def test_fused_equals_its_reference(cls, monkeypatch):
         got = values_and_gradients(case.fn, case.arrays())
         for a, b in zip(got, want, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12, err_msg=str(case))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_float32_is_close_to_float64(case):
+    got, want = case.run("cpu", np.float32), case.run("cpu", np.float64, rounded_to=np.float32)
+    assert {x.dtype for x in got} == {np.dtype(np.float32)}
+    assert roundings_apart(got, want, np.float32) < 8 * case.slack
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
