@@ -10,6 +10,7 @@ gradcheck   check_grads: analytic against numerical gradients
 numerical   slopes from five points, and steps that suit a value
 contract    what every backward must do, whatever its operation
 cases       one table of test cases for every operation
+samples     inputs for them
 checkpoint  recompute activations instead of storing them
 modes       no_grad, autocast, detect_anomaly
 anomaly     the checks behind detect_anomaly

@@ -216,6 +216,8 @@ def test_ties_share_the_gradient():
         np.testing.assert_allclose(g, [[0, 0.5, 0.5], [1 / 3] * 3])
     _, g = value_and_grad(ops.abs, [0, -1])
     np.testing.assert_array_equal(g, [0, -1])
+    _, g = value_and_grad(lambda t: ops.clip(t, -1, 1), [-2, -1, 0, 1, 2])
+    np.testing.assert_array_equal(g, [0, 1, 1, 1, 0])
 
 
 def test_powers_of_zero():
