@@ -61,12 +61,13 @@ class TakeAlongAxis(Function):
 
 def _add_at(shape: tuple[int, ...], index: Any, g: Array) -> Array:
     xp = array_module(g)
-    total = xp.zeros(shape, g.dtype)
     parts = index if isinstance(index, tuple) else (index,)
     if any(backend.is_array(part) and part.dtype != bool for part in parts):
+        total = xp.zeros(shape, np.promote_types(g.dtype, np.float32))
         xp.add.at(total, index, g)  # assignment would keep only the last of repeated indices
-    else:
-        total[index] = g
+        return total.astype(g.dtype, copy=False)
+    total = xp.zeros(shape, g.dtype)
+    total[index] = g
     return total
 
 

@@ -19,6 +19,7 @@ from autograd.cases import roundings_apart
 from .report import DIFFERS, OK, Finding
 
 Run = Callable[[str, str, str], list[np.ndarray]]  # device, dtype, dtype that inputs are rounded to
+Slack = Callable[[str, str], float]  # factor for the limit, by name and dtype
 
 ALLOWED = 8  # roundings: twice what the tests allow, because a GPU fuses multiply-adds and has its own exp
 SHOWN = 8  # names in the table; the file lists all
@@ -39,19 +40,17 @@ class Comparison(NamedTuple):
         return f"{self.name} in {self.dtype} ({'error' if self.error else f'{self.apart:.3g} roundings'})"
 
 
-def compared(runs: Mapping[str, Run], device: str, slack: Mapping[str, float] | None = None) -> Finding:
+def compared(runs: Mapping[str, Run], device: str, slack: Slack = lambda name, dtype: 1) -> Finding:
     """Compare every run in every dtype. One that raises does not stop the others."""
     dtypes = ("float32", "float16") if device == "cpu" else ("float32", "float16", "float64")
-    rows = {name: [_comparison(name, run, device, dtype, slack[name] if slack else 1.0) for dtype in dtypes]
+    rows = {name: [_comparison(name, run, device, dtype, slack(name, dtype)) for dtype in dtypes]
             for name, run in tqdm(runs.items(), disable=None, leave=False)}  # fmt: skip
     everything = [comparison for row in rows.values() for comparison in row]
     wrong = [comparison for comparison in everything if not comparison.agrees]
-    largest = max(
-        (comparison.apart / comparison.slack for comparison in everything if not comparison.error), default=0.0
-    )
+    largest = max((c.apart / c.slack for c in everything if not c.error), default=0.0)
     result = f"{len(everything) - len(wrong)} of {len(everything)} agree"
     if not wrong:
-        return Finding(OK, f"{result}, at most {largest:.1f} roundings apart ({ALLOWED} allowed)", _lines(rows))
+        return Finding(OK, f"{result}, differences at most {largest / ALLOWED:.0%} of what is allowed", _lines(rows))
     return Finding(DIFFERS, f"{result}, not {first_few(wrong)}", _lines(rows))
 
 

@@ -11,8 +11,9 @@ from .report import DIFFERS, OK, Finding
 
 def values(device: str) -> Finding:
     """Compare values and gradients on the device with those on the CPU."""
-    slack = {str(case): case.slack for case in CASES}
-    return compared({str(case): case.run for case in CASES}, device, slack)
+    cases = {str(case): case for case in CASES}
+    runs = {name: case.run for name, case in cases.items()}
+    return compared(runs, device, lambda name, dtype: cases[name].slack(dtype))
 
 
 def gradients() -> Finding:

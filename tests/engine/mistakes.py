@@ -119,6 +119,22 @@ def forgets_broadcasting(call: Call) -> Gradients | None:
     return scaled(2)(call) if any(n > 1 and not step for n, step in zip(g.shape, g.strides, strict=True)) else None
 
 
+def needs_dense(call: Call) -> Gradients | None:
+    """Wrong if some values are zero, as behind an index, a maximum or a ReLU."""
+    return scaled(2)(call) if call.g.any() and not call.g.all() else None
+
+
+def takes_the_sign_for_granted(call: Call) -> Gradients | None:
+    return scaled(2)(call) if call.g.size > 1 and (call.g > 0).all() else None
+
+
+def forgets_padding(call: Call) -> Gradients | None:
+    """Wrong for a part of a larger array, whose rows are contiguous."""
+    g = call.g
+    rows = g.ndim > 1 and g.strides[-1] == g.itemsize and g.strides[-2] > g.shape[-1] * g.itemsize
+    return scaled(2)(call) if rows else None
+
+
 def from_forward(when: str) -> Callable[[Call], Gradients | None]:
     """Takes what the first, or the last, forward of the class saved."""
 
@@ -140,6 +156,9 @@ MANNERS = {
     "forgets strides": forgets_strides,
     "forgets transposition": forgets_transposition,
     "forgets broadcasting": forgets_broadcasting,
+    "forgets padding": forgets_padding,
+    "needs dense gradients": needs_dense,
+    "needs gradients of both signs": takes_the_sign_for_granted,
     "state on the class": from_forward("last"),
     "cache of the first call": from_forward("first"),
 }
@@ -207,7 +226,10 @@ ATTENTION = {"attention", "talking_heads_attention"}
 REDUCTIONS = {"sum", "mean", "var", "max", "min", "logsumexp"}
 ARGUMENTS = {  # operations that have them, and the mistake
     "one head": (ATTENTION, when(lambda call: maps(call).shape[1] == 1)),
+    "four heads or more": (ATTENTION, when(lambda call: maps(call).shape[1] >= 4)),
     "64 keys or more": (ATTENTION, when(lambda call: maps(call).shape[-1] >= 64)),
+    "64 queries or more": (ATTENTION, when(lambda call: maps(call).shape[-2] >= 64)),
+    "six inputs or more": ({"concat"}, when(lambda call: len(call.args) >= 6)),
     "keepdims": (REDUCTIONS, when(lambda call: call.argument("keepdims"))),
     "negative axes": (REDUCTIONS | {"concat", "flip"}, when(lambda call: negative(call.argument("axis")))),
     "axis in the middle": (REDUCTIONS | {"concat"}, when(in_the_middle)),

@@ -19,7 +19,7 @@ def assert_same_on(case, device, dtype):
     got, want = case.run(device, dtype), case.run("cpu", dtype)
     assert [x.dtype for x in got] == [x.dtype for x in want]
     apart = roundings_apart(got, want, dtype)
-    assert apart <= ROUNDINGS * case.slack, (
+    assert apart <= ROUNDINGS * case.slack(dtype), (
         f"{case}: {apart:.3g} roundings of {np.dtype(dtype)} apart: {got}, on the CPU {want}"
     )
 

@@ -100,7 +100,7 @@ def test_fused_equals_its_reference(cls, monkeypatch):
 def test_float32_is_close_to_float64(case):
     got, want = case.run("cpu", np.float32), case.run("cpu", np.float64, rounded_to=np.float32)
     assert {x.dtype for x in got} == {np.dtype(np.float32)}
-    assert roundings_apart(got, want, np.float32) < 8 * case.slack
+    assert roundings_apart(got, want, np.float32) < 8 * case.slack(np.float32)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
