@@ -58,6 +58,10 @@ class _Tape:
             if replay.signatures != self.signatures:
                 difference = _difference(self.signatures, replay.signatures)
                 raise RuntimeError(f"checkpoint: fn must do the same both times; {difference}")
+            if any(True for _ in replay.drawn):
+                raise RuntimeError(
+                    "checkpoint: fn must do the same both times; it drew fewer random streams the second time"
+                )
             self.recomputed = dict(enumerate(replay.saved))
         return self.recomputed.pop(index)
 

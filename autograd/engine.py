@@ -195,6 +195,8 @@ def _call_backward(node: Context, g: Array) -> list[tuple[Target, Array]]:
             f"{name}: backward returned None (a forgotten return?); expected a gradient per Tensor, or (None,) for no "
             "gradient"
         )
+    if isinstance(results, list):
+        raise RuntimeError(f"{name}: backward must return an array or a tuple of arrays, got a list")
     if not isinstance(results, tuple):
         results = (results,)
     parents = node.parents or []

@@ -8,6 +8,7 @@ reference cycles and is freed with the last Tensor that needs it.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -184,8 +185,10 @@ def _reraise(name: str, error: Exception, args: tuple[Any, ...]) -> NoReturn:
 
 
 def _contains_tensor(value: Any) -> bool:
-    """True for a Tensor, or a list, tuple or dict with one inside, at any depth."""
-    if isinstance(value, (list, tuple)):  # faster than list | tuple, and shapes, axes and indices all come here
+    """True for a Tensor, or a list, tuple, set, deque or dict with one inside, at any depth."""
+    if isinstance(
+        value, (list, tuple, set, frozenset, deque)
+    ):  # faster than list | tuple, and shapes, axes and indices all come here
         return not _LEAF_TYPES.issuperset(map(type, value)) and any(map(_contains_tensor, value))
     return isinstance(value, Tensor) or (isinstance(value, dict) and _contains_tensor([*value.values()]))
 

@@ -43,7 +43,7 @@ class changed(ContextDecorator):  # noqa: N801  (used like a function)
         if inspect.isgeneratorfunction(fn) or inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
             raise TypeError(
                 f"a mode cannot decorate {getattr(fn, '__name__', fn)}: a generator or coroutine runs after the call "
-                "returns; use a with block inside it, around no yield"
+                "returns; use a with block inside it, but not around a yield"
             )
         return super().__call__(fn)
 

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from .function import Context
 
 
+NO_GRADIENT = {  # functions of NumPy whose results have none
+    np.shape, np.ndim, np.size, np.zeros_like, np.ones_like, np.empty_like, np.full_like, np.argmax, np.argmin,
+    np.argsort, np.allclose, np.isclose, np.array_equal, np.count_nonzero,
+}  # fmt: skip
+
+
 class Tensor:
     """An array that can require a gradient.
 
@@ -104,8 +110,6 @@ class Tensor:
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """Apply a function of NumPy to the values, unless that would cut the graph."""
-        if func in (np.shape, np.ndim, np.size):
-            return func(self.data)
         return func(*_without_graph(args, func), **_without_graph(kwargs, func))
 
     def item(self) -> float | int | bool:
@@ -227,7 +231,7 @@ def _without_graph(value: Any, func: Any = np.asarray) -> Any:
         return {key: _without_graph(item, func) for key, item in value.items()}
     if not isinstance(value, Tensor):
         return value
-    if value.requires_grad:
+    if value.requires_grad and func not in NO_GRADIENT:
         ours = {"concatenate": "concat", "dot": "matmul"}.get(func.__name__, func.__name__)
         raise TypeError(
             f"{func.__module__}.{func.__name__}: NumPy would cut the graph of a Tensor that requires grad; use "

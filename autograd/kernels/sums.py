@@ -4,7 +4,7 @@ float16 accumulates in float32 and is rounded once, at the end. NumPy sums pairw
 by value along others, where rounding errors build up. `total` cuts these into slabs, adds the slabs, and does the same
 to the result: errors grow only with the logarithm of the length, and adding whole slabs is fast.
 
-BLAS sums a matrix by multiplying it with a vector of ones, in a third of the time of NumPy's sum.
+BLAS sums a matrix by multiplying it with a vector of ones, faster than NumPy's sum.
 """
 
 from __future__ import annotations

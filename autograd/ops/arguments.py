@@ -29,6 +29,13 @@ def normalise_axes(axis: Any, ndim: int) -> tuple[int, ...]:
     return axes
 
 
+def plain_number(name: str, value: Any) -> float:
+    """A number that gets no gradient. A Tensor that requires one would lose it without a word."""
+    if isinstance(value, Tensor) and value.requires_grad:
+        raise TypeError(f"{name} gets no gradient: pass a number, or detach() the Tensor")
+    return float(value)
+
+
 def require_floats(x: Array) -> None:
     if x.dtype not in FLOATS:
         raise TypeError(f"expected floating-point values, got {x.dtype}")

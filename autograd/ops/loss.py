@@ -14,7 +14,7 @@ from .. import kernels
 from ..backend import FLOATS, Array, array_module, constant
 from ..function import Context, Function, OperandError
 from ..tensor import Tensor
-from .arguments import full_precision
+from .arguments import full_precision, plain_number
 
 
 class CrossEntropy(Function):
@@ -93,6 +93,7 @@ def cross_entropy(logits: Any, targets: Any, label_smoothing: float = 0.0, reduc
         _check_targets("cross_entropy", t, logits.shape[:-1], "class indices")
     else:
         _check_targets("cross_entropy", t, logits.shape, "soft targets")
+    label_smoothing = plain_number("cross_entropy: label_smoothing", label_smoothing)
     if not 0 <= label_smoothing < 1:
         raise OperandError(f"cross_entropy: label_smoothing must be in [0, 1), got {label_smoothing}")
     if label_smoothing:

@@ -9,7 +9,7 @@ from ..backend import Array, array_module, device_of, to_device
 from ..function import Context, Function, OperandError
 from ..random import Stream
 from ..tensor import Tensor, as_tensor
-from .arguments import full_precision, normalise_axis, require_floats, to_common_dtype
+from .arguments import full_precision, normalise_axis, plain_number, require_floats, to_common_dtype
 
 
 class Softmax(Function):
@@ -148,7 +148,9 @@ def layer_norm(x: Any, weight: Any, bias: Any, eps: float = 1e-6) -> Tensor:
     """Layer normalisation over the last axis; weight and bias have that axis's size."""
     if weight is None or bias is None:
         raise TypeError("layer_norm: weight and bias must be arrays, got None; without them, pass ones and zeros")
-    return LayerNorm.apply(*to_common_dtype("layer_norm", full_precision(x), weight, bias), float(eps))
+    return LayerNorm.apply(
+        *to_common_dtype("layer_norm", full_precision(x), weight, bias), plain_number("layer_norm: eps", eps)
+    )
 
 
 def gelu(x: Any) -> Tensor:
@@ -172,6 +174,7 @@ def drop_path(x: Any, rate: float, stream: Stream) -> Tensor:
 
 
 def _drop(name: str, x: Tensor, rate: float, stream: Stream, mask_shape: tuple[int, ...]) -> Tensor:
+    rate = plain_number(f"{name}: rate", rate)
     if not 0 <= rate < 1:
         raise OperandError(f"{name}: rate must be in [0, 1), got {rate}")
     if x.ndim == 0:

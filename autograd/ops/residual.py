@@ -10,7 +10,7 @@ from .. import kernels
 from ..backend import Array, is_array, on_device_of, to_device
 from ..function import Context, Function, OperandError
 from ..tensor import Tensor
-from .arguments import layer_operands
+from .arguments import layer_operands, plain_number
 from .shape import concat
 
 
@@ -63,7 +63,7 @@ def linear_residual(
     h, x, weight, bias, scale = layer_operands("linear_residual", [h], [x, weight, bias, scale])
     if rows is not None:
         rows = to_device(_checked_rows(rows, len(x)), x.device)
-    return LinearResidual.apply(x, h, weight, bias, scale, float(factor), rows)
+    return LinearResidual.apply(x, h, weight, bias, scale, plain_number("linear_residual: factor", factor), rows)
 
 
 def _checked_rows(rows: Any, count: int) -> Array:
@@ -78,5 +78,5 @@ def _checked_rows(rows: Any, count: int) -> Array:
             raise IndexError(f"linear_residual: rows must be in [0, {count - 1}], got {rows.min()} to {rows.max()}")
         counts = np.bincount(rows.astype(np.int64))
         if counts.max() > 1:
-            raise OperandError(f"linear_residual: rows must name a sample once, got {counts.argmax()} more than once")
+            raise OperandError(f"linear_residual: rows must be distinct, but {counts.argmax()} is repeated")
     return on_device_of(rows).astype(np.int64, copy=False)

@@ -12,7 +12,7 @@ import numpy as np
 from ..backend import Array, array_module
 from ..function import Context, Function, OperandError
 from ..tensor import Tensor, as_tensor
-from .arguments import normalise_axes, normalise_axis, to_common_dtype
+from .arguments import normalise_axes, normalise_axis, plain_number, to_common_dtype
 
 
 class Reshape(Function):
@@ -186,7 +186,9 @@ def pad(x: Any, pad_width: int | Sequence[Any], constant_values: float = 0) -> T
         widths = np.full(1, -1)
     if widths.dtype.kind not in "iu" or (widths < 0).any():
         raise OperandError(f"pad: pad_width must give (before, after) >= 0 for the axes of {x.shape}, got {pad_width}")
-    return Pad.apply(x, [tuple(width) for width in widths.tolist()], float(constant_values))
+    return Pad.apply(
+        x, [tuple(width) for width in widths.tolist()], plain_number("pad: constant_values", constant_values)
+    )
 
 
 def flip(x: Any, axis: int | Sequence[int] | None = None) -> Tensor:

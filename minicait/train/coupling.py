@@ -72,14 +72,12 @@ def refuse_coupling(
                 "a batch, or it writes a buffer), so the batch cannot be cut; set couples_samples = True in its class"
             )
         known[flags] = shapes
-    if not getattr(objective, "is_mean", False):
-        count = min(2 * size, len(images))
-        outputs = _random_outputs(known[flags], count, images)
-        if not _is_mean(objective, outputs, {name: values[:count] for name, values in targets.items()}, size):
-            raise ValueError(
-                "this loss is not a mean over samples (two micro-batches together give another value "
-                f"than apart), so the batch cannot be cut; pass micro_batch={len(images)} to keep it whole"
-            )
+    declared = getattr(objective, "is_mean", False)
+    if not declared and not _is_mean(objective, _random_outputs(known[flags], images), targets, size):
+        raise ValueError(
+            "this loss is not a mean over samples (the whole batch gives another value than its micro-batches), so "
+            f"the batch cannot be cut; pass micro_batch={len(images)} to keep it whole"
+        )
 
 
 def find_coupling(model: Module, images: Array) -> Found:
@@ -128,14 +126,14 @@ def _random_images(like: Array) -> Array:
     return constant(rng.standard_normal((SAMPLES, *like.shape[1:]), dtype=np.float32), like=like)
 
 
-def _random_outputs(shapes: Shapes, count: int, like: Array) -> Outputs:
+def _random_outputs(shapes: Shapes, images: Array) -> Outputs:
     rng = np.random.default_rng(0)
-    drawn = (None if s is None else Tensor(constant(rng.standard_normal((count, *s)), like=like)) for s in shapes)
+    drawn = (None if s is None else Tensor(constant(rng.standard_normal((len(images), *s)), images)) for s in shapes)
     return Outputs(*drawn)  # type: ignore[arg-type]
 
 
 def _is_mean(objective: Any, outputs: Outputs, targets: dict[str, Array], size: int) -> bool:
-    """True if the objective is the same on two micro-batches, on average, as on both together."""
+    """True if the objective of the batch is the mean over its micro-batches."""
 
     def loss(part: slice) -> float:
         cut = Outputs(*(None if x is None else Tensor(x.data[part]) for x in outputs))  # type: ignore[arg-type]
@@ -146,8 +144,9 @@ def _is_mean(objective: Any, outputs: Outputs, targets: dict[str, Array], size: 
 
     count = len(outputs.logits)
     with ag.no_grad():
-        whole, first, second = loss(slice(None)), loss(slice(size)), loss(slice(size, None))
-    apart = (first * size + second * (count - size)) / count
+        whole = loss(slice(None))
+        pieces = [slice(start, min(start + size, count)) for start in range(0, count, size)]
+        apart = sum(loss(piece) * (piece.stop - piece.start) for piece in pieces) / count
     return not abs(whole - apart) > TOLERANCE["float32"] * max(1.0, abs(whole))
 
 

@@ -58,6 +58,16 @@ def test_products_return_float16_and_gradients_keep_the_dtype_of_the_inputs(name
     close(got, want)
 
 
+def test_gradients_of_parameters_are_not_rounded_to_float16():
+    x, weight, bias = (
+        Tensor(RNG.standard_normal(s).astype(np.float32), requires_grad=True) for s in [(9, 5), (3, 5), (3,)]
+    )
+    with ag.autocast():
+        gradients = ag.grad(ops.linear(x, weight, bias), [weight, bias], RNG.standard_normal((9, 3)).astype(np.float16))
+    for g in gradients:
+        assert (g.numpy() != g.numpy().astype(np.float16)).any()
+
+
 def test_the_sum_of_a_residual_branch_stays_in_float32():
     inputs = draw(2, 3, 4), draw(2, 3, 6), draw(4, 6), draw(4), Tensor(np.full(4, 1e-5, "f4"), requires_grad=True)
     want = with_gradients(ops.linear_residual, inputs)

@@ -183,3 +183,17 @@ def test_unnamed_streams_are_drawn_once():
     y = ag.checkpoint(lambda t: ops.dropout(t.tanh(), 0.5, ag.random.unnamed()) * 2.0, x)
     y.sum().backward()
     np.testing.assert_array_equal(x.grad.numpy() != 0, y.numpy() != 0)
+
+
+def test_fewer_streams_in_the_second_run_are_refused():
+    runs = []
+
+    def fn(t):
+        runs.append(1)
+        if len(runs) == 1:
+            ag.random.unnamed()
+        return t.tanh()
+
+    y = ag.checkpoint(fn, Tensor([1.0], requires_grad=True))
+    with pytest.raises(RuntimeError, match="it drew fewer random streams the second time"):
+        y.backward()

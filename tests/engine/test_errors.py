@@ -279,3 +279,34 @@ def test_names_of_functions():
     class HTTPServer2Go(ag.Function): ...
 
     assert ReLU.name == "re_lu" and HTTPServer2Go.name == "http_server2_go"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, t: ops.pad(x, 1, t),
+        lambda x, t: ops.layer_norm(x, np.ones(3), np.zeros(3), eps=t),
+        lambda x, t: ops.linear_residual(x, x, np.ones((3, 3)), np.ones(3), np.ones(3), factor=t),
+        lambda x, t: ops.dropout(x, t, Stream()),
+        lambda x, t: ops.cross_entropy(x, [0, 1], label_smoothing=t),
+    ],
+)
+def test_a_number_that_would_lose_its_gradient_is_refused(call):
+    x, t = Tensor(np.ones((2, 3), np.float32)), Tensor(0.5, requires_grad=True)
+    with pytest.raises(TypeError, match=r"gets no gradient: pass a number, or detach\(\) the Tensor"):
+        call(x, t)
+    call(x, t.detach())
+
+
+def test_a_backward_that_returns_a_list_is_refused():
+    class Listed(ag.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return [g * 2]
+
+    with pytest.raises(RuntimeError, match="listed: backward must return an array or a tuple of arrays, got a list"):
+        Listed.apply(Tensor([1.0], requires_grad=True)).backward()

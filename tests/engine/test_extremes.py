@@ -180,6 +180,7 @@ def test_half_precision_means_over_many_values():
 def test_infinite_gradients_do_not_become_nan_where_nothing_flows():
     for fn in (
         ops.relu, lambda t: t.clip(0), lambda t: ops.maximum(t, 0), lambda t: -ops.minimum(-t, 0),
+        lambda t: ops.maximum(0, t), lambda t: ops.maximum(np.zeros(2), t),
         lambda t: ops.where([False, True], t, 0),
     ):  # fmt: skip
         _, g = value_and_grad(fn, [-1, 1], [INF, 1])
@@ -290,3 +291,9 @@ def test_a_small_layer_scale_in_float16():
     np.testing.assert_allclose(y.numpy(), 1e-5 * h @ w.T, rtol=0.02, atol=1e-7)
     dh = ag.grad(y, tensors[1], np.full(y.shape, 1000))[0].numpy()
     np.testing.assert_allclose(dh, np.broadcast_to(1e-2 * w.sum(0), h.shape), rtol=0.02, atol=1e-6)
+
+
+def test_the_derivative_of_erf_in_its_tails():
+    x = np.array([-5.0, 3.5, 6.0])
+    _, g = value_and_grad(ops.erf, x, None, np.float64)
+    np.testing.assert_allclose(g, 2 / math.sqrt(math.pi) * np.exp(-x * x), rtol=1e-12)

@@ -37,9 +37,7 @@ def test_no_rows(rows):
 
 @pytest.mark.parametrize("rows", [[1, 1], (0, 0), np.array([3, 3])])
 def test_repeated_rows(rows):
-    with pytest.raises(
-        ValueError, match=f"linear_residual: rows must name a sample once, got {rows[0]} more than once"
-    ):
+    with pytest.raises(ValueError, match=f"linear_residual: rows must be distinct, but {rows[0]} is repeated"):
         run(rows)
 
 

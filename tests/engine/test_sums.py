@@ -18,7 +18,8 @@ SHAPES = [
 LAYOUTS = {
     "contiguous": lambda x: x,
     "transposed": lambda x: x.transpose().copy().transpose(),
-    "sliced": lambda x: np.repeat(x, 2, axis=-1)[..., ::2],
+    "strided": lambda x: np.repeat(x, 2, axis=-1)[..., ::2],
+    "sliced": lambda x: np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, 1)])[..., :-1],
     "reversed": lambda x: x[..., ::-1],
     "swapped": lambda x: x.swapaxes(0, -1).copy().swapaxes(0, -1),
 }

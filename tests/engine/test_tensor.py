@@ -136,6 +136,7 @@ def test_numpy_functions_may_not_cut_the_graph(call, instead, is_leaf):
 def test_a_graph_leaves_its_values_when_asked():
     x = Tensor([1.0, 2.0], requires_grad=True) * 2
     assert np.shape(x) == (2,) and np.ndim(x) == 1 and np.size(x) == 2
+    assert np.size(x.reshape(1, 2), 0) == 1 and np.zeros_like(x).tolist() == [0, 0] and np.argmax(x) == 1
     for values in (x.numpy(), np.asarray(x.detach())):
         assert values.tolist() == [2, 4]
     with ag.no_grad():

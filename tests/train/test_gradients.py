@@ -106,6 +106,23 @@ def test_a_loss_that_couples_samples_is_refused():
             value_and_grad(model, one_for_each, IMAGES, LABELS, micro_batch=micro_batch)
 
 
+@pytest.mark.parametrize("labels", [[2, 2, 0, 1, 2, 0], [0, 1, 2, 2, 2, 2]])
+def test_a_loss_that_weighs_classes_or_mines_hard_samples_is_refused(labels):
+    """Both look independent on some micro-batches."""
+
+    def balanced(logits, targets):
+        weights = 1 / np.bincount(targets)[targets]
+        return (ops.cross_entropy(logits, targets, reduction="none") * weights.astype("float32")).sum()
+
+    def hardest(logits, targets):
+        losses = ops.cross_entropy(logits, targets, reduction="none")
+        return losses[np.argsort(-losses.numpy())[: (len(targets) + 1) // 2]].mean()
+
+    for loss in (balanced, hardest):
+        with pytest.raises(ValueError, match="is not a mean over samples"):
+            value_and_grad(CaiT(**SMALL), loss, IMAGES[:6], np.array(labels), micro_batch=2)
+
+
 def one_for_each(logits, targets):
     return ops.cross_entropy(logits, targets, reduction="none")
 
