@@ -240,7 +240,7 @@ BY_HAND = [
 ]  # fmt: skip
 
 
-# Sizes at which kernels take other ways: more columns than a block or register holds, more rows than BLAS gets at once.
+# Sizes that take other code paths: more columns than a block or register holds, more rows than BLAS gets at once.
 # The wide ones have an axis of size 1, and some tiny values.
 def _labels(x: Tensor) -> np.ndarray:
     return np.arange(x.size // x.shape[-1]).reshape(x.shape[:-1]) % x.shape[-1]

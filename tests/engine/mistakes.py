@@ -124,7 +124,7 @@ def needs_dense(call: Call) -> Gradients | None:
     return scaled(2)(call) if call.g.any() and not call.g.all() else None
 
 
-def takes_the_sign_for_granted(call: Call) -> Gradients | None:
+def needs_both_signs(call: Call) -> Gradients | None:
     return scaled(2)(call) if call.g.size > 1 and (call.g > 0).all() else None
 
 
@@ -158,7 +158,7 @@ MANNERS = {
     "forgets broadcasting": forgets_broadcasting,
     "forgets padding": forgets_padding,
     "needs dense gradients": needs_dense,
-    "needs gradients of both signs": takes_the_sign_for_granted,
+    "needs gradients of both signs": needs_both_signs,
     "state on the class": from_forward("last"),
     "cache of the first call": from_forward("first"),
 }

@@ -73,7 +73,7 @@ def injected(cls, mistake):
         result = forward(ctx, *args, **kwargs)
         state.setdefault("first", ctx.saved)
         state["last"] = ctx.saved
-        arguments[id(ctx)] = ctx, args, kwargs  # the ctx, too, lest its id be used again
+        arguments[id(ctx)] = ctx, args, kwargs  # keep ctx alive, so that its id stays unique
         return result
 
     def wrong(ctx, g):

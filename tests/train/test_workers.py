@@ -113,7 +113,7 @@ def test_they_do_the_work(tmp_path):
     same(result(gradients, LossFunction(NotingWhere(path))), on_threads(net))
     pids = [int(line) for line in path.read_text().split()]
     assert set(pids) - {os.getpid()} == {process.pid for process in alive()}
-    assert pids.count(os.getpid()) == 3  # two pieces together and apart: whether the loss is a mean
+    assert pids.count(os.getpid()) == 5  # the batch and its four pieces: is the loss a mean?
     gradients.close()
 
 
