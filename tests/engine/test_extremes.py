@@ -7,6 +7,7 @@ import pytest
 
 import autograd as ag
 from autograd import Tensor, ops
+from autograd.random import Stream
 
 INF = float("inf")
 
@@ -297,3 +298,8 @@ def test_the_derivative_of_erf_in_its_tails():
     x = np.array([-5.0, 3.5, 6.0])
     _, g = value_and_grad(ops.erf, x, None, np.float64)
     np.testing.assert_allclose(g, 2 / math.sqrt(math.pi) * np.exp(-x * x), rtol=1e-12)
+
+
+def test_a_rate_of_zero_drops_nothing():
+    x = Tensor([1.0, 2.0])
+    assert ops.dropout(x, 0, Stream()) is x and ops.drop_path(x, 0.0, Stream()) is x

@@ -131,6 +131,7 @@ def test_concat_stack_and_split(data):
         xs.append(data.draw(some.arrays(tuple(longer))))
     np.testing.assert_array_equal(ops.concat(xs, axis).numpy(), np.concatenate(xs, axis))
     check(lambda *ts: ops.concat(ts, axis), xs)
+    np.testing.assert_array_equal(ops.split(xs[0], 1, axis)[0].numpy(), xs[0])
     cuts = np.cumsum(sizes)[:-1].tolist()
     for piece, want in zip(ops.split(ops.concat(xs, axis), cuts, axis), xs, strict=True):
         np.testing.assert_array_equal(piece.numpy(), want)
