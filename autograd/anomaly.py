@@ -70,7 +70,9 @@ def _contains(x: Any, infinity: float) -> bool:
 
 
 def checksum(value: Any) -> Any:
-    """CRC-32 of an array, or of every array in a tuple or list such as an index."""
+    """CRC-32 of an array, or of every array in a tuple, list or dict."""
+    if isinstance(value, dict):
+        value = [*value.values()]
     if isinstance(value, tuple | list):
         return [checksum(item) for item in value]
     if not is_array(value) or not value.size:

@@ -33,21 +33,20 @@ def compare(
     """Compare the gradient of v . f(x) with numerical derivatives along u, until a step gives the same."""
     analytic = float((gradient * u)[u != 0].sum())
     bends, steepest, sensitive = [], 0.0, np.zeros(v.shape, bool)
-    with np.errstate(invalid="ignore", over="ignore"):
-        for step in steps:
-            points = points_along(f, x, u, step)
-            same = (points == points[2]) | np.isnan(points) & np.isnan(points[2])
-            moved = ~same.all(axis=0)  # the others are constant: they add no error however large
-            terms = np.where(moved, v * slope_of(points, step), 0)
-            numerical, magnitude = float(terms.sum()), float(np.abs(terms).sum())
-            sizes = np.abs(v) * np.abs(np.where(np.isfinite(points), points, 0)).max(axis=0)
-            allowed = tolerance * magnitude + 1e-14 / step * float(sizes[moved].sum()) + 1e-13 * float(sizes.sum())
-            # Steps below the usual ones may be too small to see a derivative that is there.
-            steepest, sensitive = max(steepest, magnitude), sensitive | moved
-            drowned = step < STEPS[USUAL - 1] and 1e-14 / step * float(sizes[sensitive].sum()) > 1e-3 * steepest
-            if abs(analytic - numerical) <= allowed and not drowned:  # False also if one of them is NaN
-                return Comparison("right", analytic, numerical, allowed, step)
-            bends.append(bend_of(points, step))
+    for step in steps:
+        points = points_along(f, x, u, step)
+        same = (points == points[2]) | np.isnan(points) & np.isnan(points[2])
+        moved = ~same.all(axis=0)  # the others are constant: they add no error however large
+        terms = np.where(moved, v * slope_of(points, step), 0)
+        numerical, magnitude = float(terms.sum()), float(np.abs(terms).sum())
+        sizes = np.abs(v) * np.abs(np.where(np.isfinite(points), points, 0)).max(axis=0)
+        allowed = tolerance * magnitude + 1e-14 / step * float(sizes[moved].sum()) + 1e-13 * float(sizes.sum())
+        # Steps below the usual ones may be too small to see a derivative that is there.
+        steepest, sensitive = max(steepest, magnitude), sensitive | moved
+        drowned = step < STEPS[USUAL - 1] and 1e-14 / step * float(sizes[sensitive].sum()) > 1e-3 * steepest
+        if abs(analytic - numerical) <= allowed and not drowned:  # False also if one of them is NaN
+            return Comparison("right", analytic, numerical, allowed, step)
+        bends.append(bend_of(points, step))
     verdict = "wrong"
     if not np.isfinite(numerical):
         verdict = "not finite"

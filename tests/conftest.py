@@ -24,6 +24,6 @@ def pytest_deselected(items):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """What the markers leave out, and how to run it."""
+    """Say what the markers leave out, and how to run it."""
     for name, count in _left_out.items():
         terminalreporter.write_line(f"left out: {count} tests {LEFT_OUT[name]}")

@@ -42,7 +42,7 @@ def selftest(capsys):
 
 
 def found(file, name):
-    """What a part found, in the file's section about it."""
+    """Return the section of the file about one part."""
     return re.search(rf"\n\n{name}: .*\n  (.*)", file).group(1)
 
 
@@ -101,7 +101,7 @@ def test_a_gpu_that_is_asked_for_and_not_there(capsys, monkeypatch):
 
 
 def test_where_cupy_is_another_one(selftest, monkeypatch):
-    """With the tests' stand-in, operations agree, and parts that ask for more than it has say so."""
+    """Operations agree on the tests' stand-in, and parts that ask for more than it has say so."""
     with stand_in_cupy.installed(monkeypatch):
         code, _, file = selftest("--quick", "--gpu")
     assert code == 1 and f"{3 * len(CASES)} of {3 * len(CASES)} agree" in found(file, "operations")

@@ -13,7 +13,7 @@ def square(backward):
     class Square(Function):
         @staticmethod
         def forward(ctx, x):
-            ctx.save(x)
+            ctx.save(x, {"unused": np.ones(2)})
             return x * x
 
     Square.backward = staticmethod(backward)
@@ -32,6 +32,12 @@ def edits_saved(ctx, g):
     return result
 
 
+def edits_saved_in_a_dict(ctx, g):
+    """Not to be seen in the result."""
+    ctx.saved[1]["unused"][...] += 1
+    return 2 * g * ctx.saved[0]
+
+
 CALLS = []
 
 
@@ -45,6 +51,7 @@ def counts_calls(ctx, g):
     [
         (edits_upstream, "square: backward edited the upstream gradient in place"),
         (edits_saved, "square: backward edited an array that forward saved"),
+        (edits_saved_in_a_dict, "square: backward edited an array that forward saved"),
         (counts_calls, "wrong the second time: it keeps a state"),
         (lambda ctx, g: 2 * g * ctx.saved[0] + 1e-9, "for a zero upstream gradient"),
         (lambda ctx, g: 2 * np.clip(g, -100, 100) * ctx.saved[0], "it is not linear"),
@@ -54,7 +61,19 @@ def counts_calls(ctx, g):
         (lambda ctx, g: 2 * g * ctx.saved[0] * (1 + (g.strides[0] > 24)), "for a sliced upstream gradient"),
         (lambda ctx, g: 2 * g * ctx.saved[0] * (1 + (0 in g.strides)), "that is broadcast along axes"),
     ],
-    ids=["upstream", "saved", "state", "zero", "large", "small", "transposed", "reversed", "sliced", "broadcast"],
+    ids=[
+        "upstream",
+        "saved",
+        "saved in a dict",
+        "state",
+        "zero",
+        "large",
+        "small",
+        "transposed",
+        "reversed",
+        "sliced",
+        "broadcast",
+    ],
 )
 def test_a_broken_contract_is_named(backward, message):
     with pytest.raises(ag.GradientError, match=message):

@@ -1,4 +1,4 @@
-"""What the golden files were made from: small models, and random weights, images and labels that anyone can draw again.
+"""Sources of the golden files: small models, and random weights, images and labels that anyone can draw again.
 
 Nothing is left at its initial value: LayerScale, biases and norms are random too, so that no part can hide behind a
 zero or a one.

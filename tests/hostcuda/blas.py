@@ -85,7 +85,7 @@ class Product(NamedTuple):
             result[...] = product if beta == 0 else product + beta * result
 
     def check(self, kind: str, a: Operand, b: Operand, c: Operand, batch: int) -> None:
-        """What cuBLAS itself would refuse: rows that overlap, results on top of each other, types that do not mix."""
+        """Refuse what cuBLAS would refuse: rows that overlap, results on top of each other, types that do not mix."""
         least = self.k if self.transpose_a else self.m, self.n if self.transpose_b else self.k, self.m
         for name, operand, rows in zip("abc", (a, b, c), least, strict=True):
             if operand.ld < max(1, rows):

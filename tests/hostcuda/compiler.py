@@ -79,13 +79,13 @@ def compile_module(
 
 
 def library_of(image: bytes) -> ctypes.PyDLL:
-    """What was compiled, from the "image" that CuPy hands to the driver."""
+    """Return what was compiled, from the "image" that CuPy hands to the driver."""
     word, _, number = image.partition(b" ")
     return _libraries[int(number)] if word == b"hostcuda" else refuse("a kernel that was compiled elsewhere")
 
 
 def pointers_of(library: ctypes.PyDLL, name: str) -> list[int]:
-    """Which parameters of a kernel are plain pointers. Arrays that CuPy passes as a struct it has checked itself."""
+    """Parameters of a kernel that are plain pointers. Arrays that CuPy passes as a struct it has checked itself."""
     match = re.search(rf"__global__[^(;{{]*(?:\([^)]*\)[^(;{{]*)?\b{name}\s*\(([^)]*)\)", library.source)
     parameters = re.sub(r"<[^<>]*>", "", match[1]).split(",") if match is not None else []
     return [i for i, text in enumerate(parameters) if "*" in text]

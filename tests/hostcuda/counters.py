@@ -1,4 +1,4 @@
-"""What a piece of code asks of the GPU, counted: its launches, copies, synchronisations and products.
+"""Counts of what a piece of code asks of the GPU: its launches, copies, synchronisations and products.
 
 Inside `with hostcuda.counting() as count:` everything is noted down; `assert count.copies_to_host == 1` afterwards.
 """

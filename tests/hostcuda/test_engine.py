@@ -56,7 +56,7 @@ def test_softmax_is_one_launch_and_its_gradient_another(cp):
 
 
 def test_extremes():
-    """What overflows or has no value, by the same rules as on the CPU."""
+    """Values that overflow or do not exist follow the rules of the CPU."""
     rows = np.array([[1e4, -1e4, 0], [-np.inf, 0, 1], [-np.inf] * 3, [1e38, 1e38, 0]], np.float32)
     for operation in (ops.softmax, ops.log_softmax, lambda x: ops.logsumexp(x, -1), ops.sigmoid, ops.gelu):
         with np.errstate(all="ignore"):

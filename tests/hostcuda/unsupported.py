@@ -1,4 +1,4 @@
-"""What cannot be run here raises, and says so. A wrong number would be worse than none.
+"""Calls that cannot be run here raise, and say so. A wrong number would be worse than none.
 
 These parts of CuPy call code that was compiled for a GPU when CuPy was built. Without a GPU some of them fail by
 themselves, and some return memory as they found it.

@@ -57,7 +57,7 @@ def tokens(seed=0):
 
 
 def parameters(block):
-    """With the same names for both blocks."""
+    """Both blocks have the same names."""
     return {name.replace("branch.branch", "branch"): p for name, p in block.named_parameters()}
 
 

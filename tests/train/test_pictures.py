@@ -22,7 +22,7 @@ def test_curves_fit_a_narrow_page_and_have_a_name():
 
 @pytest.mark.parametrize("value", [9.76e-4, -9.76e-4, -1.234e-6, -0.01234, 12345.6, 99.96, 123.4])
 def test_labels_have_room(value):
-    """Of 12 pixels; digits of the widest of the usual fonts are 7.7 of them wide."""
+    """Text has 12 pixels; digits of the widest of the usual fonts are 7.7 of them wide."""
     svg = curves({"": {"line": [(0, value), (1, value)]}})
     label = re.findall(r'text-anchor="end">([^<]*)<', svg)[0]
     assert float(label) == pytest.approx(value, rel=0.05)

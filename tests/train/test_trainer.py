@@ -84,7 +84,7 @@ def test_frozen_weights_and_their_average_stay():
 
 
 def test_weights_may_be_frozen_and_thawed_between_steps():
-    """With momentum from before: a frozen weight does not move along it."""
+    """A frozen weight does not move along its momentum from before."""
     trainer, batch = Trainer(small(), PLAIN), some_batches()[0]
     trainer.step(*batch)
     head = trainer.model.head.weight

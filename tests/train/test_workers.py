@@ -340,7 +340,7 @@ def test_attributes_that_change_between_steps_reach_the_processes():
 
 
 def test_processes_work_after_threads_that_failed():
-    """What stops other threads must not reach processes that are forked later."""
+    """The signal that stops other threads must not reach processes that are forked later."""
     want = gradients_of(Trainer(model(), threads=2, micro_batch=2, processes=False))
     trainer = Trainer(model(), threads=2, micro_batch=2, processes=True)
     with ag.detect_anomaly(), pytest.raises(ag.AnomalyError):  # in this mode, threads do the work
