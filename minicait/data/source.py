@@ -8,12 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from ..schema import check_fields
 from .crops import centre_crop, shrink
 from .folder import train_and_val
 from .imagenette import imagenette
 from .loader import Dataset, InMemory
 from .shapes import Shapes
 
+MOST = 1e9  # images
 NAMED = ("shapes", "imagenette", "imagenette-320", "imagenette-full")
 
 
@@ -29,10 +31,9 @@ class Source:
     keep_side: int | None = None  # keep images in memory, those for training shrunk to this side
 
     def __post_init__(self) -> None:
-        for name in ("train_images", "val_images", "keep_side"):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, int) and value >= 1):
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        check_fields(self, {"train_images": (1, MOST), "val_images": (1, MOST), "keep_side": (1, 1e5)})
+        if self.val_fraction is not None and not 0 < self.val_fraction < 1:
+            raise ValueError(f"val_fraction must be between 0 and 1, got {self.val_fraction}")
 
     @property
     def name(self) -> str:

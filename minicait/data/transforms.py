@@ -33,7 +33,7 @@ class Augmentation:
             raise ValueError(f"augmentation: crop must be one of {', '.join(CROPS)}, got {self.crop!r}")
         for name, maximum in {"crop_scale": 1, "flip": 1, "colour_jitter": 1, "rand_augment": 10, "erasing": 1}.items():
             value = getattr(self, name)
-            if not (isinstance(value, int | float) and 0 <= value <= maximum):
+            if isinstance(value, bool) or not (isinstance(value, int | float) and 0 <= value <= maximum):
                 raise ValueError(f"augmentation: {name} must be in [0, {maximum}], got {value}")
 
 

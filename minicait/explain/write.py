@@ -27,8 +27,8 @@ def write_report(
     if png:
         for name, picture in pictures(inside):
             written.append(path.with_name(f"{path.stem}-{name}.png"))
-            with atomic(written[-1]) as unfinished:
-                picture.save(unfinished, "PNG")
+            with atomic(written[-1]) as file:
+                picture.save(file, "PNG")
         written.append(path.with_name(f"{path.stem}-block.svg"))
         write_text(written[-1], graph)
     if numbers:

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import os
+import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
+
+HOUR = 60 * 60
+UNFINISHED = ".minicait-{}.tmp"
 
 
 @contextmanager
-def atomic(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path` to write to; at the end of the block, flush it to disk and rename it.
+def atomic(path: Path) -> Iterator[BinaryIO]:
+    """Yield a temporary file beside `path` to write to; at the end of the block, flush it to disk and rename it.
 
-    If the block raises, the temporary file is removed, and a file that was at `path` stays as it was. Links are
-    followed. An OSError names `path`, not the temporary file.
+    If the block raises, the temporary file is removed, and a file that was at `path` stays as it was. A link at `path`
+    is replaced, never followed: in a folder from a stranger it might point anywhere. An OSError names `path`.
     """
-    target = Path(os.path.realpath(path))
-    unfinished = target.with_name(f".{target.name}.tmp")
+    unfinished = path.with_name(UNFINISHED.format(secrets.token_hex(8)))
     try:
-        yield unfinished
-        with unfinished.open("r+b") as file:  # Windows flushes only files that are open for writing
+        remove_unfinished(path.parent, older_than=HOUR)
+        with unfinished.open("xb") as file:  # x: fails at anything that exists, a link included
+            yield file
+            file.flush()
             os.fsync(file.fileno())
-        unfinished.replace(target)
+        unfinished.replace(path)
+        sync_folder(path.parent)
     except OSError as error:
         if error.errno is None:
             raise
@@ -29,6 +37,24 @@ def atomic(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):  # the error above says more
             unfinished.unlink(missing_ok=True)
+
+
+def remove_unfinished(folder: Path, older_than: float = 0) -> None:
+    """Remove temporary files that killed processes left behind; ones that are newer may still be written to."""
+    for left in folder.glob(UNFINISHED.format("*")):
+        with suppress(OSError):  # another process was faster, or owns it
+            if time.time() - left.lstat().st_mtime >= older_than:
+                left.unlink()
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush the names in a folder to disk: until then, a crash of the machine may undo a rename."""
+    with suppress(OSError):  # Windows cannot open folders, and some file systems do not sync them
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def check_destination(path: Path) -> None:
@@ -40,9 +66,10 @@ def check_destination(path: Path) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    with atomic(path) as unfinished:
-        unfinished.write_bytes(content)
+    with atomic(path) as file:
+        file.write(content)
 
 
 def write_text(path: Path, text: str) -> None:
-    write_bytes(path, text.encode("utf-8"))
+    """Write UTF-8. Names that are no valid text, as files can have, are written with escapes."""
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from .atomic import atomic
 
@@ -65,11 +65,8 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mappi
     """Write a file atomically."""
     contiguous = {name: np.asarray(value, order="C") for name, value in tensors.items()}
     try:
-        with atomic(path) as unfinished:
-            unfinished.touch()
-            mode = unfinished.stat().st_mode  # save_file would make it readable by its owner only
-            save_file(contiguous, unfinished, dict(metadata))
-            unfinished.chmod(mode)
+        with atomic(path) as file:
+            file.write(save(contiguous, dict(metadata)))
     except OSError:
         raise
     except Exception as error:

@@ -10,7 +10,10 @@ from pathlib import Path
 
 from .. import __version__
 from ..files.atomic import write_text
+from ..schema import from_json
 from .plan import Plan
+
+MAX_PLAN = 1_000_000  # bytes; they have some 1,500
 
 
 def new_folder(parent: Path, name: str) -> Path:
@@ -32,7 +35,12 @@ def read_plan(folder: Path) -> Plan:
     path = folder / "args.json"
     if not path.is_file():
         raise ValueError(f"there is no run in {folder}: it has no args.json")
+    if path.stat().st_size > MAX_PLAN:
+        raise ValueError(f"{path} is damaged: a plan has at most {MAX_PLAN:,} bytes, it has {path.stat().st_size:,}")
     try:
-        return Plan.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(content, dict):
+            content.pop("version", None)
+        return from_json(Plan, content)
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error})") from error

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ..data.source import Source
 from ..files.pretrained import load_model, open_pretrained
 from ..models import Model, create_model, find_model
+from ..schema import check_fields
 from ..train.recipe import Recipe
 
 
@@ -32,10 +32,8 @@ class Plan:
     teacher: str | None = None
     overfit: bool = False
 
-    @staticmethod
-    def from_json(content: dict[str, Any]) -> Plan:
-        plan = {f.name: content[f.name] for f in fields(Plan) if f.name in content}
-        return Plan(**{**plan, "recipe": Recipe.from_json(plan["recipe"]), "data": Source(**plan["data"])})
+    def __post_init__(self) -> None:
+        check_fields(self, {"img_size": (1, 1e5), "patch_size": (1, 1e5)})
 
     def side(self) -> int:
         """Side of the model's images, in pixels."""

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import difflib
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from ..data.transforms import Augmentation
+from ..schema import check_fields
 
 PRODUCTS = {"fp32": "as given", "tf32": "tf32", "fp16": "float16"}  # precisions, as `autograd.autocast` knows them
 
-_LEAST = {
-    "epochs": 1, "batch_size": 1, "accumulate": 1, "seed": 0, "lr": 0, "warmup_epochs": 0, "warmup_lr": 0, "min_lr": 0,
-    "weight_decay": 0, "mixup": 0, "cutmix": 0, "temperature": 1e-6, "clip_norm": 1e-12, "repeats": 1,
-    "crop_ratio": 0.01,
+# The most is beyond any use, and below what would overflow or hang.
+RANGES = {
+    "epochs": (1, 1e6), "batch_size": (1, 1e6), "accumulate": (1, 1e6), "seed": (0, 2**62), "lr": (0, 1e3),
+    "lr_for_batch": (1, 1e6), "warmup_epochs": (0, 1e6), "warmup_lr": (0, 1e3), "min_lr": (0, 1e3),
+    "weight_decay": (0, 1e3), "clip_norm": (1e-12, 1e12), "label_smoothing": (0, 1), "mixup": (0, 1e3),
+    "cutmix": (0, 1e3), "repeats": (1, 1e3), "crop_ratio": (0.01, 1), "ema_decay": (0, 1),
+    "distillation_weight": (0, 1), "temperature": (1e-6, 1e6),
 }  # fmt: skip
 
 
@@ -50,14 +53,10 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, int | float) and least <= value < math.inf):
-                raise ValueError(f"recipe: {name} must be at least {least}, got {value}")
-        for name in ("label_smoothing", "ema_decay", "distillation_weight"):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, int | float) and 0 <= value <= 1):
-                raise ValueError(f"recipe: {name} must be in [0, 1], got {value}")
+        try:
+            check_fields(self, RANGES)
+        except ValueError as error:
+            raise ValueError(f"recipe: {error}") from None
         if self.precision not in PRODUCTS:
             raise ValueError(f"recipe: precision must be fp32, tf32 or fp16, got {self.precision!r}")
         if self.loss not in ("cross_entropy", "bce"):
@@ -70,10 +69,6 @@ class Recipe:
         if self.lr_for_batch is None:
             return self.lr
         return self.lr * self.batch_size * self.accumulate / self.lr_for_batch
-
-    @staticmethod
-    def from_json(content: dict[str, Any]) -> Recipe:
-        return Recipe(**{**content, "augmentation": Augmentation(**content["augmentation"])})
 
     def changed(self, **changes: Any) -> Recipe:
         """A copy with those changes that are not None."""

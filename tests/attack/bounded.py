@@ -33,7 +33,7 @@ class Result(NamedTuple):
     seconds: float
 
 
-def run(*arguments: object, seconds: float = 30, environment: Mapping[str, str | None] = {}, cwd: object = ROOT):  # noqa: B006
+def run(*arguments: object, seconds: float = 30, environment: Mapping[str, str | None] = {}, cwd: object = ROOT):
     """`minicait` with these arguments, killed after so many seconds. An environment variable of None is removed."""
     request = {"arguments": [os.fsencode(str(a)).hex() for a in arguments], "seconds": seconds,
                "environment": dict(environment), "cwd": str(cwd)}  # fmt: skip

@@ -10,6 +10,7 @@ from autograd import ops
 from autograd.random import Stream
 from minicait.data.mixing import mix, one_hot
 from minicait.optim import AdamW, learning_rate
+from minicait.schema import from_json
 from minicait.train import RECIPES, Recipe, Trainer, evaluate, recipe, value_and_grad
 from tests.train.helpers import FULL, ROUNDING, loaders, small
 
@@ -95,7 +96,7 @@ def test_recipes():
     assert RECIPES["cait"].peak_lr == pytest.approx(1e-3) and RECIPES["cait"].epochs == 400
     assert RECIPES["finetune"].constant_lr and RECIPES["finetune"].lr == 5e-6
     assert recipe("small").changed(lr=None, epochs=3) == Recipe(**{**vars(RECIPES["small"]), "epochs": 3})
-    assert Recipe.from_json(json.loads(json.dumps(asdict(RECIPES["imagenette"])))) == RECIPES["imagenette"]
+    assert from_json(Recipe, json.loads(json.dumps(asdict(RECIPES["imagenette"])))) == RECIPES["imagenette"]
     with pytest.raises(ValueError, match="unknown recipe 'smal': did you mean small"):
         recipe("smal")
     wrongs = [{"epochs": 0}, {"batch_size": 0}, {"distillation": "medium"}, {"lr": float("nan")}, {"lr": float("inf")},
