@@ -22,7 +22,7 @@ setup(
         "minicait": ["py.typed", "data/imagenet_classes.txt", "explain/page/*"],
         "autograd": ["py.typed"],
     },
-    entry_points={"console_scripts": ["minicait = minicait.cli:main"]},
+    entry_points={"console_scripts": ["minicait = minicait.__main__:main"]},
     install_requires=["numpy>=2.0", "pillow>=10.1", "safetensors>=0.4", "threadpoolctl>=3", "tqdm>=4.60"],
     extras_require={
         "cuda12": ["cupy-cuda12x[ctk]>=14,<15"],

@@ -1,5 +1,18 @@
+"""The program `minicait`, and `python -m minicait`."""
+
+import signal
 import sys
 
-from .cli import main
 
-sys.exit(main())
+def main() -> int:
+    if default := signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while NumPy is imported ends this without a traceback
+    from .cli import main
+
+    if default:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    return main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

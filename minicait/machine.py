@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from threadpoolctl import ThreadpoolController
 
 import autograd as ag
@@ -93,6 +94,18 @@ def blas_threads(count: int) -> AbstractContextManager[Any]:
 @cache
 def _blas() -> ThreadpoolController:
     return ThreadpoolController()
+
+
+def numerics(device: str = "cpu") -> dict[str, str]:
+    """Versions and kernels that decide about the last bits of a result: under others, they may differ."""
+    blas = (f"{lib['internal_api']} {lib['version']} {lib.get('architecture', '')}" for lib in _blas().info())
+    kernels = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])  # that NumPy chose for this CPU
+    return {
+        "device": device.partition(":")[0],
+        "NumPy": np.__version__,
+        "BLAS": ", ".join(sorted(set(blas))),
+        "CPU kernels": " ".join(kernels) or "baseline",
+    }
 
 
 def peak_megabytes() -> float | None:

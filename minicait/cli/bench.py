@@ -50,6 +50,7 @@ def add_to(commands: Any) -> None:
 def _bench(args: argparse.Namespace) -> int:
     find_model(args.model)
     options.check_positive(args, "batch", "rounds", "threads", "micro_batch")
+    options.check_threads(args.threads)
     if args.profile and args.against:
         raise ValueError("choose one of --profile and --against")
     if args.profile and args.device not in (None, "cpu"):

@@ -13,6 +13,7 @@ from ..data.picture import Picture
 from ..explain import block_graph, look, numbered, write_report
 from ..files.atomic import check_destination
 from ..files.pretrained import load_model
+from ..text import printable
 from . import options
 from .predict import image_files
 
@@ -46,8 +47,9 @@ def _explain(args: argparse.Namespace) -> int:
         image = np.asarray(centre_crop(Picture(path).decode(), model.img_size[0], info.crop_ratio))
         inside = look(model, image, info.class_names, info.mean, info.std)
         graph = block_graph(model) if graph is None else graph
-        written = write_report(inside, out, path.name, graph, args.png, args.json)
+        written = write_report(inside, out, printable(path.name), graph, args.png, args.json)
         best, size = inside.best[0], out.stat().st_size / 1e6
         more = f" and {len(written) - 1} more files" if len(written) > 1 else ""
-        print(f"{path}: {inside.classes[best]} {inside.probabilities[best]:.1%}; {out}, {size:.1f} MB{more}")
+        guess = f"{inside.classes[best]} {inside.probabilities[best]:.1%}"
+        print(printable(f"{path}: {guess}; {out}, {size:.1f} MB{more}"))
     return 0

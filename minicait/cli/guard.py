@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -11,8 +12,12 @@ from autograd.cuda import DeviceError
 
 from ..files.download import DownloadError
 from ..run.signals import Stopped
+from ..text import printable
 from ..train import NotFiniteError
+from ..train.workers import WorkerError
 from .options import flag
+
+LONGEST = 500  # characters of a message
 
 # Parameters of the library that are options of the command line, as errors name them: batch_size=8, batch_size must.
 PARAMETERS = ("batch_size", "crop_ratio", "img_size", "keep_side", "micro_batch", "patch_size", "precision",
@@ -30,29 +35,58 @@ def guarded(work: Callable[[], int], name: str = "minicait") -> int:
 
     With MINICAIT_DEBUG set, errors keep their traceback.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # file names may be invalid text
+    _open_streams()
     try:
-        return work()
+        code = work()
+        sys.stdout.flush()  # here, where a full disk is an error with a sentence
+        return code
     except Stopped as stop:
-        print(stop)
+        print(printable(stop))
         return stop.code
     except BrokenPipeError:  # such as by `| head`
         sys.stdout = None
         return 0
-    except (ValueError, NotFiniteError, DownloadError, DeviceError, OSError) as error:
-        if os.environ.get("MINICAIT_DEBUG"):
-            raise
-        message = str(error)
-        if isinstance(error, OSError) and error.filename is not None:
-            message = f"{error.filename} cannot be read or written: {error.strerror}"
-        print(f"{name}: {in_flags(message)}", file=sys.stderr)
-    except MemoryError as error:
-        message = str(error) or "try a smaller model"
-        message = message if message.startswith("out of memory") else f"out of memory; {message}"
-        print(f"{name}: {message}", file=sys.stderr)
     except KeyboardInterrupt:
         print(f"{name}: stopped", file=sys.stderr)
         return 130
-    return 2
+    except Exception as error:
+        message = _sentence(error)
+        if message is None or os.environ.get("MINICAIT_DEBUG"):
+            raise
+        print(f"{name}: {_shortened(printable(in_flags(message)))}", file=sys.stderr)
+        return 2
+
+
+def _open_streams() -> None:
+    """Open streams that the parent process has closed, or the next file would be in their place.
+
+    Text that the terminal's encoding does not have is printed with escapes.
+    """
+    for number, stream in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, stream) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+            setattr(sys, stream, os.fdopen(number, "r" if number == 0 else "w"))
+    for output in (sys.stdout, sys.stderr):
+        if hasattr(output, "reconfigure"):
+            output.reconfigure(errors="backslashreplace")
+
+
+def _sentence(error: Exception) -> str | None:
+    """What went wrong, if it is not the program that is wrong."""
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        message = str(error) if isinstance(error, MemoryError) else ""
+        return message if message.startswith("out of memory") else f"out of memory; {message or 'try a smaller model'}"
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename} cannot be read or written: {error.strerror}"
+    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+        return "the system allows no more threads; try --threads 1"
+    if isinstance(error, ValueError | OSError | NotFiniteError | DownloadError | DeviceError | WorkerError):
+        return str(error)
+    return None
+
+
+def _shortened(message: str) -> str:
+    """A message without its middle, if it repeats more of a file than anybody would read."""
+    return message if len(message) <= LONGEST else f"{message[: LONGEST // 2]} ... {message[-LONGEST // 2 :]}"

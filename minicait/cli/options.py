@@ -9,8 +9,10 @@ from typing import Any
 from autograd import cuda
 
 from ..data.source import Source
+from ..machine import cpu_count
 from ..train.recipe import PRODUCTS
 
+THREADS_PER_CPU = 4  # more only take memory
 DATA = "shapes, imagenette, imagenette-320, imagenette-full, or a folder with a folder for each class"
 
 
@@ -70,6 +72,7 @@ def machine(args: argparse.Namespace) -> dict[str, Any]:
 def device(args: argparse.Namespace) -> str:
     """Check the options of the machine before anything is loaded or downloaded, and return the device."""
     check_positive(args, "threads", "micro_batch")
+    check_threads(args.threads)
     if args.device is None:
         return "cuda" if cuda.cuda_available() else "cpu"
     if args.device != "cpu":
@@ -83,6 +86,12 @@ def check_positive(args: argparse.Namespace, *names: str) -> None:
         value = getattr(args, name, None)
         if value is not None and value < 1:
             raise ValueError(f"{flag(name)} must be at least 1, got {value}")
+
+
+def check_threads(threads: int | None) -> None:
+    most = THREADS_PER_CPU * cpu_count()
+    if threads is not None and threads > most:
+        raise ValueError(f"--threads must be at most {most} with the {cpu_count()} CPUs of this process, got {threads}")
 
 
 def flag(name: str) -> str:

@@ -6,6 +6,7 @@ The folder page/ has its HTML with {{placeholders}}, its style and its scripts.
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import json
 import re
@@ -33,7 +34,7 @@ def report(inside: Inside, title: str, graph: str) -> str:
     rows, columns = inside.grid
     depth, heads = inside.before.shape[:2]
     packed = pack(inside.before)
-    parts = {
+    parts: dict[str, Any] = {
         "title": escape(title),
         "model": escape(inside.model),
         "version": __version__,
@@ -64,8 +65,9 @@ def report(inside: Inside, title: str, graph: str) -> str:
         "equations": _page("equations.html"),
         "numbers": json.dumps(_numbers(inside, packed), separators=(",", ":")),
         "packed": packed.text,
-        "script": "\n".join(_page(name) for name in SCRIPTS),
+        "script": "\n".join(["", *map(_page, SCRIPTS)]),
     }
+    parts["script_hash"] = _hash(parts["script"])  # the page runs this script, loads nothing, and sends nothing
     parts["style"] = _fill(_page("report.css"), parts)
     return _fill(_page("report.html"), parts)
 
@@ -84,6 +86,11 @@ def _page(name: str) -> str:
 def _fill(text: str, parts: dict[str, Any]) -> str:
     """Fill in placeholders, in one pass: inserted text is not searched again."""
     return re.sub(r"\{\{(\w+)\}\}", lambda found: str(parts[found[1]]), text)
+
+
+def _hash(script: str) -> str:
+    """Hash of an inline script, as a Content-Security-Policy names it."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
 
 
 def _gradient(colours: np.ndarray) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from .parameters import FlatArrays
 
@@ -49,5 +50,8 @@ class LossScaler:
     def state_dict(self) -> dict[str, float]:
         return {"scale": self.scale, "good": self.good, "skipped": self.skipped}
 
-    def load_state_dict(self, state: dict[str, float]) -> None:
-        self.scale, self.good, self.skipped = float(state["scale"]), int(state["good"]), int(state["skipped"])
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        scale, good, skipped = (state.get(name, -1) for name in ("scale", "good", "skipped"))
+        if not (1 <= scale <= self.max_scale and good >= 0 and skipped >= 0):
+            raise ValueError(f"a loss scaler cannot have the state {state}")
+        self.scale, self.good, self.skipped = float(scale), int(good), int(skipped)

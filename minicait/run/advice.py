@@ -18,6 +18,7 @@ from ..machine import cpu_count
 from ..models import Model
 from ..train.recipe import Recipe
 from ..train.trainer import NotFiniteError
+from ..train.workers import WorkerError
 from .console import resume_command
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ def error_advice(run: Run) -> Iterator[None]:
     except OSError as error:
         advice = f"; the last checkpoint is intact: {resume}" if run.checkpoint.is_file() else ""
         raise OSError(f"a file could not be written or read ({error}){advice}") from error
+    except WorkerError as error:
+        raise WorkerError(f"{error}; to resume: {resume}; --threads 1 needs no worker processes") from error
     except MemoryError as error:
         if run.device != "cpu":
             raise

@@ -13,6 +13,7 @@ from autograd import cuda
 from ..data.folder import ImageFolder
 from ..data.source import NAMED, Source
 from ..machine import cpu_count, peak_megabytes
+from ..text import printable
 from ..train.recipe import changes
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def first_lines(run: Run) -> str:
         or "plain",
         "folder": run.path,
     }
-    return "\n".join(f"{name}: {line}" for name, line in lines.items() if line is not None)
+    return "\n".join(f"{name}: {printable(line)}" for name, line in lines.items() if line is not None)
 
 
 def device_line(device: str, threads: int | None = None) -> str:
@@ -79,7 +80,7 @@ def next_commands(run: Run) -> str:
     if not run.plan.overfit:  # there are no validation images
         lines["evaluate"] = f"{_program()} eval --weights {weights}{_data_options(run)}{_machine_options(run)}"
     lines["resume"] = resume_command(run)
-    return "\n".join(f"{name + ':':10s} {line}" for name, line in lines.items())
+    return "\n".join(f"{name + ':':10s} {printable(line)}" for name, line in lines.items())
 
 
 def resume_command(run: Run, with_micro_batch: bool = True) -> str:

@@ -27,6 +27,14 @@ def new_folder(parent: Path, name: str) -> Path:
     return folder
 
 
+def make_weights_folder(folder: Path) -> None:
+    """Make weights/ in a run's folder, unless it is there; a link in its place might lead anywhere."""
+    weights = folder / "weights"
+    if weights.is_symlink():
+        raise ValueError(f"{weights} is a symbolic link, but a run writes only into its own folder")
+    weights.mkdir(parents=True, exist_ok=True)
+
+
 def write_plan(folder: Path, plan: Plan) -> None:
     write_text(folder / "args.json", json.dumps({**asdict(plan), "version": __version__}, indent=1))
 

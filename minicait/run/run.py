@@ -23,18 +23,22 @@ from ..explain import has_class_attention
 from ..files.pretrained import load_model
 from ..files.weights import save_weights
 from ..models import Model
-from ..train.checkpoint import checkpoint_model, load_checkpoint, save_checkpoint
+from ..text import printable
+from ..train.checkpoint import Checkpoint, save_checkpoint
 from ..train.evaluate import attention_inside
 from ..train.teacher import Teacher
 from ..train.trainer import Epoch, NotFiniteError, Trainer
 from .advice import SMALLER, error_advice, memory_advice, training_memory
 from .console import estimate, first_lines, resume_command
-from .folder import new_folder, read_plan, write_plan
+from .folder import make_weights_folder, new_folder, read_plan, write_plan
 from .journal import Row, write_journal
+from .lock import FolderLock
 from .pictures import batch_picture, draw_attention, write_picture
 from .plan import Plan
+from .progress import Progress, keep_previous, last_checkpoint, other_numerics
 from .signals import Stopped, StopSignals
 
+CHECKPOINT = "checkpoint.safetensors"
 ESTIMATE_AFTER = 5  # batches
 EVALUATION_BATCH = 64
 NAMED_BAD_IMAGES = 5  # more are only counted
@@ -44,14 +48,21 @@ def new_run(plan: Plan, parent: Path, name: str, **options: Any) -> Run:
     """Create a run in a new folder, which is made only once the plan has proved possible."""
     run = Run(plan, Path(), **options)
     run.path = new_folder(parent, name)
+    run.lock = FolderLock(run.path)
     return run
 
 
 def resume_run(path: Path, **options: Any) -> Run:
     """Load the run in a folder, as its checkpoint left it."""
-    plan = read_plan(path)
-    run = Run(plan, path, model=checkpoint_model(path / "checkpoint.safetensors"), **options)
-    run.load_checkpoint()
+    plan, lock = read_plan(path), FolderLock(path)
+    try:
+        checkpoint, damage = last_checkpoint(path / CHECKPOINT)
+        run = Run(plan, path, model=checkpoint.model(), **options)
+        run.load(checkpoint)
+    except BaseException:
+        lock.release()
+        raise
+    run.lock, run.warnings = lock, [w for w in (damage, other_numerics(checkpoint, run.device)) if w is not None]
     return run
 
 
@@ -95,6 +106,8 @@ class Run:
         self.memory = training_memory(self.model, r, micro_batch, None if teacher is None else teacher.model)
         with memory_advice(device, self.memory, SMALLER):
             self.trainer = Trainer(self.model, r, *machine, teacher)
+        self.lock: FolderLock | None = None
+        self.warnings: list[str] = []
         self.signals = StopSignals()
         self.start_time = time.perf_counter()  # minus the duration of earlier sessions
         self.rows: list[Row] = []
@@ -107,7 +120,7 @@ class Run:
 
     @property
     def checkpoint(self) -> Path:
-        return self.path / "checkpoint.safetensors"
+        return self.path / CHECKPOINT
 
     @property
     def best_weights(self) -> Path:
@@ -115,9 +128,17 @@ class Run:
 
     def train(self) -> Row:
         """Train from the current state to the end, print progress, and return the last row of the log."""
-        (self.path / "weights").mkdir(parents=True, exist_ok=True)
+        try:
+            return self._train()
+        finally:
+            if self.lock is not None:
+                self.lock.release()
+
+    def _train(self) -> Row:
+        make_weights_folder(self.path)
         write_plan(self.path, self.plan)
-        print(first_lines(self), flush=True)
+        warnings = [f"warning: {printable(warning)}" for warning in self.warnings]
+        print("\n".join([first_lines(self), *warnings]), flush=True)
         done, total = self.trainer.batches, self.plan.recipe.epochs * len(self.train_loader)
         with error_advice(self):
             if not done:
@@ -163,7 +184,7 @@ class Run:
         self.rows.append(row)
         tqdm.write(f"epoch {row.epoch}/{self.plan.recipe.epochs}: {row}")
         for reason in bad[reported:NAMED_BAD_IMAGES]:
-            tqdm.write(f"skipped: {reason}")
+            tqdm.write(f"skipped: {printable(reason)}")
         if len(bad) > reported:
             tqdm.write(f"corrupt images skipped so far: {len(bad)}")
         sys.stdout.flush()
@@ -199,30 +220,28 @@ class Run:
         if (name := self.trainer.first_not_finite()) is not None:  # do not overwrite a good one
             at = f"at batch {self.trainer.batches}"
             raise NotFiniteError(f"training stopped {at}: the weights of {name} are not finite")
-        extra = {
-            **self._identity(),
-            "rows": [asdict(row) for row in self.rows],
-            "best": self.best,
-            "bad": [{str(i): reason for i, reason in loader.bad.items()} for loader in self.loaders],
-            "seconds": time.perf_counter() - self.start_time,
-        }
-        save_checkpoint(self.trainer, self.checkpoint, extra)
+        bad = [{str(i): reason for i, reason in loader.bad.items()} for loader in self.loaders]
+        rows, seconds = [asdict(row) for row in self.rows], time.perf_counter() - self.start_time
+        progress = Progress(**self._identity(), rows=rows, best=self.best, bad=bad, seconds=seconds)
+        keep_previous(self.checkpoint)
+        save_checkpoint(self.trainer, self.checkpoint, asdict(progress))
 
-    def load_checkpoint(self) -> None:
-        """Return to the state of the checkpoint; later rows of the log are dropped."""
-        extra, identity = load_checkpoint(self.trainer, self.checkpoint), self._identity()
-        if extra.get("version") != __version__:
-            raise ValueError(f"{self.checkpoint} was written by version {extra.get('version')}, this is {__version__}")
+    def load(self, checkpoint: Checkpoint) -> None:
+        """Return to the state of a checkpoint; later rows of the log are dropped."""
+        checkpoint.load_into(self.trainer)
+        progress, self.rows = Progress.of(checkpoint, len(self.train_loader))
+        if progress.version != __version__:
+            raise ValueError(f"{self.checkpoint} was written by version {progress.version}, this is {__version__}")
         names = {"plan": self.path / "args.json", "images": f"the images in {self.plan.data.data}",
                  "teacher": f"the teacher {self.plan.teacher}"}  # fmt: skip
+        identity = self._identity()
         for key, name in names.items():
-            if extra[key] != identity[key]:
+            if getattr(progress, key) != identity[key]:
                 raise ValueError(f"{name} changed since the run started")
-        self.rows = [Row(**row) for row in extra["rows"]]
-        self.best = extra["best"]
-        for loader, bad in zip(self.loaders, extra["bad"], strict=True):
+        self.best = progress.best
+        for loader, bad in zip(self.loaders, progress.bad, strict=True):
             loader.bad.update({int(i): reason for i, reason in bad.items()})
-        self.start_time -= extra["seconds"]
+        self.start_time -= progress.seconds
         write_journal(self.path, self.rows)
 
     def _identity(self) -> dict[str, Any]:

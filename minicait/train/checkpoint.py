@@ -9,63 +9,122 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from autograd.backend import to_device
 
 from ..files.tensorfile import open_tensors, write_tensors
+from ..machine import numerics
 from ..models import Model, family_named, family_of
+from ..schema import check_fields, from_json
 from .trainer import Trainer
+
+MOST = 2**62  # of any count
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything in a checkpoint but its arrays."""
+
+    family: str | None  # of the model; None if it belongs to none
+    config: dict[str, Any]
+    recipe: dict[str, Any]
+    scaler: dict[str, float]
+    batches: int
+    epoch: int
+    losses: list[float]
+    steps: int
+    ema_steps: int
+    lr: float
+    extra: dict[str, Any]
+    numerics: dict[str, str] = field(default_factory=dict)  # libraries and kernels that decide about the last bits
+
+    def __post_init__(self) -> None:
+        check_fields(self, dict.fromkeys(("batches", "epoch", "steps", "ema_steps", "lr"), (0, MOST)))
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint in memory, checked against its hash."""
+
+    path: Path
+    state: State
+    arrays: dict[str, np.ndarray]
+
+    def model(self) -> Model:
+        """A model of the kind that the checkpoint is of, with new weights."""
+        if self.state.family is None:
+            name = self.path.name
+            raise ValueError(f"{name} is of a model that belongs to no family: create it, and load the checkpoint")
+        family = family_named(self.state.family)
+        return family.model.from_config(family.model.config_type.from_json(self.state.config))
+
+    def load_into(self, trainer: Trainer) -> None:
+        """Put a trainer where the one that wrote the checkpoint was.
+
+        Nothing changes unless the checkpoint is of the same model and recipe.
+        """
+        state, name = self.state, self.path.name
+        for what, ours, stored in (("config", _config(trainer), state.config),
+                                   ("recipe", asdict(trainer.recipe), state.recipe)):  # fmt: skip
+            if stored != ours:
+                different = sorted(key for key in {*ours, *stored} if ours.get(key) != stored.get(key))
+                raise ValueError(f"{name} is of another run: its {what} differs in {', '.join(different)}")
+        before = trainer.accumulated
+        trainer.accumulated = trainer.optimiser.parameters.zeros() if "accumulated" in self.arrays else None
+        own = _arrays(trainer)
+        try:
+            if _kinds(own) != _kinds(self.arrays):
+                raise ValueError(f"{name} is of another run: its arrays have other names, shapes or types")
+            trainer.scaler.load_state_dict(state.scaler)
+        except ValueError:
+            trainer.accumulated = before
+            raise
+        for key, array in own.items():
+            array[...] = to_device(self.arrays[key], trainer.device)
+        trainer.batches, trainer.epoch, trainer.losses = state.batches, state.epoch, list(state.losses)
+        trainer.optimiser.steps, trainer.optimiser.lr = state.steps, state.lr
+        if trainer.ema is not None:
+            trainer.ema.steps = state.ema_steps
 
 
 def save_checkpoint(trainer: Trainer, path: Path, extra: Mapping[str, Any] | None = None) -> None:
     """Write the state of a trainer, and anything else that JSON can hold."""
     arrays = {key: to_device(array, "cpu") for key, array in _arrays(trainer).items()}
-    state = {
-        "family": getattr(family_of(trainer.model), "name", None),
-        "config": _config(trainer),
-        "recipe": asdict(trainer.recipe),
-        "scaler": trainer.scaler.state_dict(),
-        "batches": trainer.batches,
-        "epoch": trainer.epoch,
-        "losses": trainer.losses,
-        "steps": trainer.optimiser.steps,
-        "ema_steps": 0 if trainer.ema is None else trainer.ema.steps,
-        "lr": trainer.optimiser.lr,
-        "extra": dict(extra or {}),
-    }
-    text = json.dumps(state)
+    family, ema = family_of(trainer.model), trainer.ema
+    state = State(
+        None if family is None else family.name, _config(trainer), asdict(trainer.recipe), trainer.scaler.state_dict(),
+        trainer.batches, trainer.epoch, trainer.losses, trainer.optimiser.steps, 0 if ema is None else ema.steps,
+        trainer.optimiser.lr, dict(extra or {}), numerics(trainer.device),
+    )  # fmt: skip
+    text = json.dumps(asdict(state))
     write_tensors(path, arrays, {"minicait_checkpoint": text, "sha256": _digest(text, arrays)})
 
 
 def load_checkpoint(trainer: Trainer, path: Path) -> dict[str, Any]:
-    """Put a trainer where the one that wrote the checkpoint was. Return the extra that was saved with it.
+    """Put a trainer where the one that wrote the checkpoint was. Return the extra that was saved with it."""
+    checkpoint = read_checkpoint(path)
+    checkpoint.load_into(trainer)
+    return checkpoint.state.extra
 
-    Nothing changes unless the file is whole, unaltered, and of the same model and recipe.
-    """
-    state, arrays = read_checkpoint(path)
-    for what, ours in (("config", _config(trainer)), ("recipe", asdict(trainer.recipe))):
-        if state[what] != ours:
-            different = sorted(key for key in {*ours, *state[what]} if ours.get(key) != state[what].get(key))
-            raise ValueError(f"{path.name} is of another run: its {what} differs in {', '.join(different)}")
-    before = trainer.accumulated
-    trainer.accumulated = trainer.optimiser.parameters.zeros() if "accumulated" in arrays else None
-    own = _arrays(trainer)
-    if {key: array.shape for key, array in own.items()} != {key: array.shape for key, array in arrays.items()}:
-        trainer.accumulated = before
-        raise ValueError(f"{path.name} is of another run: its arrays have other names or shapes")
-    for key, array in own.items():
-        array[...] = to_device(arrays[key], trainer.device)
-    trainer.scaler.load_state_dict(state["scaler"])
-    trainer.batches, trainer.epoch, trainer.losses = state["batches"], state["epoch"], state["losses"]
-    trainer.optimiser.steps, trainer.optimiser.lr = state["steps"], state["lr"]
-    if trainer.ema is not None:
-        trainer.ema.steps = state["ema_steps"]
-    return state["extra"]
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read a file, check it against its hash, and only then believe what it says."""
+    if not path.is_file():
+        raise ValueError(f"there is no checkpoint {path}")
+    file = open_tensors(path)
+    if (text := file.metadata.get("minicait_checkpoint")) is None:
+        raise ValueError(f"{path.name} is not a training checkpoint")
+    arrays = {name: file.read(name) for name in file.entries}
+    if _digest(text, arrays) != file.metadata.get("sha256"):
+        raise ValueError(f"{path.name} was altered or damaged: its content does not fit its hash")
+    try:
+        return Checkpoint(path, from_json(State, json.loads(text)), arrays)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path.name} is damaged: it describes no training ({error})") from error
 
 
 def _config(trainer: Trainer) -> dict[str, Any]:
@@ -73,32 +132,8 @@ def _config(trainer: Trainer) -> dict[str, Any]:
     return trainer.model.config.to_json() if isinstance(trainer.model, Model) else {}
 
 
-def checkpoint_state(path: Path) -> dict[str, Any]:
-    """Everything in a checkpoint but its arrays: configuration, recipe, counts, and the extra."""
-    if not path.is_file():
-        raise ValueError(f"there is no checkpoint {path}")
-    metadata = open_tensors(path).metadata
-    if "minicait_checkpoint" not in metadata:
-        raise ValueError(f"{path.name} is not a training checkpoint")
-    return json.loads(metadata["minicait_checkpoint"])
-
-
-def checkpoint_model(path: Path) -> Model:
-    """A model of the kind that a checkpoint is of, with new weights."""
-    state = checkpoint_state(path)
-    if state["family"] is None:
-        raise ValueError(f"{path.name} is of a model that belongs to no family: create it, and load the checkpoint")
-    family = family_named(state["family"])
-    return family.model.from_config(family.model.config_type.from_json(state["config"]))
-
-
-def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The state and the arrays of a checkpoint, checked against its hash."""
-    state, file = checkpoint_state(path), open_tensors(path)
-    arrays = {name: file.read(name) for name in file.entries}
-    if _digest(file.metadata["minicait_checkpoint"], arrays) != file.metadata.get("sha256"):
-        raise ValueError(f"{path.name} was altered or damaged: its content does not fit its hash")
-    return state, arrays
+def _kinds(arrays: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
+    return {key: (array.shape, array.dtype.name) for key, array in arrays.items()}
 
 
 def _arrays(trainer: Trainer) -> dict[str, Any]:

@@ -70,6 +70,10 @@ class Threads:
             raise
 
 
+class WorkerError(RuntimeError):
+    """A worker process could not be started, or ended in the middle of its work."""
+
+
 def can_fork() -> bool:
     """Return whether worker processes can be forked: on Linux only, where the system's libraries survive it.
 
@@ -97,9 +101,13 @@ class Processes:
             self.pipes.append(ours)
             arguments = (state, worker, theirs, list(self.pipes))
             process = context.Process(target=_in_worker, args=arguments, daemon=True, name="minicait")
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # about threads: those of BLAS know about forks
-                process.start()
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", DeprecationWarning)  # about threads: those of BLAS know about forks
+                    process.start()
+            except OSError as error:  # the system's limit on processes or memory
+                _end(self.pipes, self.processes)
+                raise WorkerError(f"a worker process could not be started: {error.strerror}") from error
             theirs.close()
             self.processes.append(process)
         # also when this object is dropped, and at exit, before multiprocessing joins its children
@@ -137,10 +145,10 @@ class Processes:
             return use(self.pipes[worker], *message)
         except (EOFError, ConnectionError) as error:
             self.processes[worker].join(timeout=1)
-            code = self.processes[worker].exitcode
-            if code == -signal.SIGKILL:  # as the system does when memory runs out
-                raise MemoryError("a worker process was killed") from error
-            raise RuntimeError(f"a worker process ended by itself, with exit code {code}") from error
+            code = self.processes[worker].exitcode or 0
+            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            maybe = ", as the system does when memory runs out" if code == -signal.SIGKILL else ""
+            raise WorkerError(f"a worker process {how}{maybe}") from error
 
 
 def shared_memory(size: int, dtype: np.dtype) -> np.ndarray:
@@ -162,7 +170,7 @@ def _end(pipes: list[Connection], processes: list[Any]) -> None:
 
 def _in_worker(state: Any, worker: int, pipe: Connection, others: list[Connection]) -> None:
     """Serve until told to end, or until the parent is gone."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # they may reach the whole group; the parent decides
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # they may reach the whole group; the parent decides
         signal.signal(number, signal.SIG_IGN)
     for other in others:
         other.close()  # copies of the parent's ends

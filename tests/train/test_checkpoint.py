@@ -1,20 +1,13 @@
 """Checkpoints: a trainer continues from one to the bit, and one that does not fit changes nothing."""
 
 import threading
-from pathlib import Path
 
 import pytest
 
 import minicait
 from minicait.optim import flat_parameters
 from minicait.train import Trainer
-from minicait.train.checkpoint import (
-    checkpoint_model,
-    checkpoint_state,
-    load_checkpoint,
-    read_checkpoint,
-    save_checkpoint,
-)
+from minicait.train.checkpoint import load_checkpoint, read_checkpoint, save_checkpoint
 from tests.train.helpers import FULL, assert_same, loaders, small, some_batches, state
 
 HEAD = b'"model/head.weight":{"dtype":"F32"'  # in the header of a checkpoint
@@ -74,14 +67,14 @@ def test_the_same_trainer_may_go_on_or_back(tmp_path):
     made, batches = trainer(), some_batches(4)
     made.step(*batches[0])  # in the middle of an accumulation
     save_checkpoint(made, tmp_path / "c.safetensors")
-    assert "accumulated" in read_checkpoint(tmp_path / "c.safetensors")[1]
+    assert "accumulated" in read_checkpoint(tmp_path / "c.safetensors").arrays
     losses = [made.step(*batch) for batch in batches[1:]]
     after = state(made)
     load_checkpoint(made, tmp_path / "c.safetensors")
     assert [made.step(*batch) for batch in batches[1:]] == losses
     assert_same(state(made), after)
     save_checkpoint(made, tmp_path / "d.safetensors")  # between two updates
-    assert "accumulated" not in read_checkpoint(tmp_path / "d.safetensors")[1]
+    assert "accumulated" not in read_checkpoint(tmp_path / "d.safetensors").arrays
     made.step(*batches[0])
     load_checkpoint(made, tmp_path / "d.safetensors")
     assert_same(state(made), after)
@@ -144,17 +137,17 @@ def test_checkpoints_that_do_not_fit_are_refused_and_change_nothing(tmp_path):
 
 def test_files_that_are_no_checkpoints(tmp_path):
     minicait.save_weights(small(), tmp_path / "w.safetensors")
-    for read in (read_checkpoint, checkpoint_state, checkpoint_model):
-        with pytest.raises(ValueError, match=r"w\.safetensors is not a training checkpoint"):
-            read(tmp_path / "w.safetensors")
-        with pytest.raises(ValueError, match="there is no checkpoint"):
-            read(Path(tmp_path / "none.safetensors"))
+    with pytest.raises(ValueError, match=r"w\.safetensors is not a training checkpoint"):
+        read_checkpoint(tmp_path / "w.safetensors")
+    with pytest.raises(ValueError, match="there is no checkpoint"):
+        read_checkpoint(tmp_path / "none.safetensors")
 
 
 def test_a_model_of_the_same_kind(tmp_path):
     """Whoever resumes a run needs no other file to know the model."""
     made = trainer()
     save_checkpoint(made, tmp_path / "c.safetensors", {"rows": [1, 2]})
-    model = checkpoint_model(tmp_path / "c.safetensors")
+    checkpoint = read_checkpoint(tmp_path / "c.safetensors")
+    model = checkpoint.model()
     assert type(model) is type(made.model) and model.config == made.model.config
-    assert checkpoint_state(tmp_path / "c.safetensors")["extra"] == {"rows": [1, 2]}
+    assert checkpoint.state.extra == {"rows": [1, 2]}

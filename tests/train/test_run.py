@@ -13,8 +13,8 @@ from tests.train.runs import log, train
 def test_the_folder_of_a_run(finished):
     names = {str(p.relative_to(finished)) for p in finished.rglob("*") if p.is_file()}
     assert names == {"args.json", "log.csv", "curves.svg", "train_batch.jpg", "attention.png", "example.png",
-                     "checkpoint.safetensors", "report-1.html", "report-2.html", "report-3.html",
-                     "weights/last.safetensors", "weights/best.safetensors"}  # fmt: skip
+                     "checkpoint.safetensors", "checkpoint-previous.safetensors", "report-1.html", "report-2.html",
+                     "report-3.html", "weights/last.safetensors", "weights/best.safetensors"}  # fmt: skip
     plan = json.loads((finished / "args.json").read_text())
     assert plan["recipe"]["epochs"] == 3 and plan["model"] == "cait_tiny_32" and plan["img_size"] == 16
     rows = log(finished)

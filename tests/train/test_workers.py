@@ -4,6 +4,7 @@ import copy
 import gc
 import multiprocessing
 import os
+import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from minicait.models.cait import CaiT
 from minicait.train import Trainer
 from minicait.train.gradients import Gradients
 from minicait.train.objectives import CrossEntropy, LossFunction
-from minicait.train.workers import can_fork
+from minicait.train.workers import WorkerError, can_fork
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="processes cannot be forked on this system")
 SMALL = {"num_classes": 5, "img_size": 16, "patch_size": 8, "dim": 16, "heads": 2, "depth": 2, "layer_scale": 0.1}
@@ -260,11 +261,12 @@ def test_a_loss_that_is_refused_changes_nothing():
 # ---- the end
 
 
-def test_a_worker_that_was_killed_is_noticed_and_replaced():
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGUSR1])
+def test_a_worker_that_was_killed_is_noticed_and_replaced(number):
     trainer = Trainer(model(), threads=2, micro_batch=2, processes=True)
     trainer.step(IMAGES, LABELS)
-    os.kill(alive()[0].pid, 9)
-    with pytest.raises(MemoryError, match="a worker process was killed"):
+    os.kill(alive()[0].pid, number)
+    with pytest.raises(WorkerError, match=f"a worker process was ended by {number.name}"):
         trainer.step(IMAGES, LABELS)
     assert not alive()
     assert np.isfinite(trainer.step(IMAGES, LABELS)) and len(alive()) == 2
