@@ -8,6 +8,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
+MOST = 10**300  # a larger integer is no float
 _WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "a string", types.NoneType: "null"}
 
 
@@ -66,7 +67,9 @@ def _fits(value: Any, kind: Any) -> bool:
         return isinstance(value, dict) and all(_fits(k, inner[0]) and _fits(v, inner[1]) for k, v in value.items())
     if kind in (int, float) and isinstance(value, bool):
         return False
-    return isinstance(value, int | float if kind is float else kind)
+    if kind is float and isinstance(value, int):
+        return abs(value) <= MOST
+    return isinstance(value, kind)
 
 
 def _words(kind: Any) -> str:

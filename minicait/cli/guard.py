@@ -80,6 +80,8 @@ def _sentence(error: Exception) -> str | None:
         return message if message.startswith("out of memory") else f"out of memory; {message or 'try a smaller model'}"
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename} cannot be read or written: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror is not None:
+        return f"a file cannot be read or written: {error.strerror}"
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
         return "the system allows no more threads; try --threads 1"
     if isinstance(error, ValueError | OSError | NotFiniteError | DownloadError | DeviceError | WorkerError):

@@ -63,14 +63,16 @@ def keep_previous(checkpoint: Path) -> None:
 
 
 def last_checkpoint(path: Path) -> tuple[Checkpoint, str | None]:
-    """Read a checkpoint, or the one before it if it is missing or damaged, with a warning that says so."""
+    """Read a checkpoint. If it is missing or damaged, the one before it takes its place, with a warning."""
     try:
         return read_checkpoint(path), None
     except ValueError as error:
         try:
-            return read_checkpoint(previous(path)), f"{error}; resuming from the one before it"
+            checkpoint = read_checkpoint(previous(path))
         except ValueError:
             raise error from None
+        previous(path).replace(path)
+        return checkpoint, f"{error}; resuming from the one before it"
 
 
 def other_numerics(checkpoint: Checkpoint, device: str) -> str | None:

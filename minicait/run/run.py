@@ -228,8 +228,7 @@ class Run:
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Return to the state of a checkpoint; later rows of the log are dropped."""
-        checkpoint.load_into(self.trainer)
-        progress, self.rows = Progress.of(checkpoint, len(self.train_loader))
+        progress, rows = Progress.of(checkpoint, len(self.train_loader))
         if progress.version != __version__:
             raise ValueError(f"{self.checkpoint} was written by version {progress.version}, this is {__version__}")
         names = {"plan": self.path / "args.json", "images": f"the images in {self.plan.data.data}",
@@ -238,7 +237,8 @@ class Run:
         for key, name in names.items():
             if getattr(progress, key) != identity[key]:
                 raise ValueError(f"{name} changed since the run started")
-        self.best = progress.best
+        checkpoint.load_into(self.trainer)
+        self.rows, self.best = rows, progress.best
         for loader, bad in zip(self.loaders, progress.bad, strict=True):
             loader.bad.update({int(i): reason for i, reason in bad.items()})
         self.start_time -= progress.seconds

@@ -18,6 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.attack import faults
+
 ROOT = Path(__file__).parents[2]
 ADDRESS_SPACE = 8 << 30  # bytes: a reader without bounds ends here, not at the memory of this machine
 TALLY: list[tuple[str, "Result"]] = []  # every command that was run, for the summary
@@ -33,10 +35,24 @@ class Result(NamedTuple):
     seconds: float
 
 
-def run(*arguments: object, seconds: float = 30, environment: Mapping[str, str | None] = {}, cwd: object = ROOT):
-    """`minicait` with these arguments, killed after so many seconds. An environment variable of None is removed."""
-    request = {"arguments": [os.fsencode(str(a)).hex() for a in arguments], "seconds": seconds,
-               "environment": dict(environment), "cwd": str(cwd)}  # fmt: skip
+def run(
+    *arguments: object,
+    seconds: float = 30,
+    environment: Mapping[str, str | None] | None = None,
+    cwd: object = ROOT,
+    fault: tuple[str, int] | None = None,
+    address_space: int = ADDRESS_SPACE,
+) -> Result:
+    """`minicait` with these arguments, killed after so many seconds.
+
+    environment    variables to set; those that are None are removed
+    fault          a function of tests.attack.faults that is called before the command, and its argument
+    address_space  bytes
+    """
+    request = {
+        "arguments": [os.fsencode(str(a)).hex() for a in arguments], "seconds": seconds, "cwd": str(cwd),
+        "environment": dict(environment or {}), "fault": fault, "address_space": address_space,
+    }  # fmt: skip
     server = _server()
     server.stdin.write(json.dumps(request) + "\n")
     server.stdin.flush()
@@ -97,7 +113,7 @@ def _wait(pid: int, deadline: float):
 def _in_child(main, request, out: int, err: int) -> None:
     code = 1
     try:
-        resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+        resource.setrlimit(resource.RLIMIT_AS, (request["address_space"], request["address_space"]))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(out, 1)
@@ -107,6 +123,9 @@ def _in_child(main, request, out: int, err: int) -> None:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
+        if request["fault"] is not None:
+            name, argument = request["fault"]
+            getattr(faults, name)(argument)
         code = main([os.fsdecode(bytes.fromhex(a)) for a in request["arguments"]])
     except SystemExit as end:  # argparse
         code = end.code
