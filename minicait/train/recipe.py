@@ -136,7 +136,7 @@ def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
             raise ValueError(f"setting {setting!r}: expected NAME=VALUE with a name of the recipe; {hint}")
         try:
             value = json.loads({"None": "null", "True": "true", "False": "false"}.get(text, text))
-        except ValueError:  # a word
+        except (ValueError, RecursionError):  # a word, or more brackets than anybody means
             value = text
         if name in own:
             recipe = replace(recipe, **{name: value})
