@@ -31,13 +31,18 @@ def predict(model: Module, images: Any, threads: int | None = None, micro_batch:
     """Logits (B, K) in evaluation mode, by micro-batches on threads.
 
     For a single image, the matrix products inside are spread over the threads instead: the last digits may then depend
-    on their number.
+    on their number. ValueError if a logit is not finite.
     """
-    if model.device == "cpu" and len(images) == 1:
-        keep_freed_memory()
-        with blas_threads(threads or cpu_count()), ag.no_grad(), evaluation_mode(model):
-            return model(_beside(model, images)).numpy()
-    return to_device(predicted_logits(model, images, threads, micro_batch), "cpu")
+    with np.errstate(over="ignore", invalid="ignore"):  # the check below says it in words
+        if model.device == "cpu" and len(images) == 1:
+            keep_freed_memory()
+            with blas_threads(threads or cpu_count()), ag.no_grad(), evaluation_mode(model):
+                logits = model(_beside(model, images)).numpy()
+        else:
+            logits = to_device(predicted_logits(model, images, threads, micro_batch), "cpu")
+    if not np.isfinite(logits).all():
+        raise ValueError("the model's outputs are not finite: its weights are damaged")
+    return logits
 
 
 def predicted_logits(model: Module, images: Any, threads: int | None, micro_batch: int | None = None) -> Array:
