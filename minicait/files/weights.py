@@ -24,13 +24,14 @@ from ..models import Config, Model, check_fits, family_named, family_of
 from ..models.model import LazyTensor
 from ..nn import Module
 from .atomic import check_destination
-from .bounds import shortened
+from .bounds import checked_shape, shortened
 from .npz import read_npz
 from .pth import read_pth, read_tensor, tensors_in
 from .tensorfile import open_tensors, write_tensors
 from .zipped import Entry, verify
 
 FORMATS = (".safetensors", ".npz", ".pth", ".pt")
+MAX_SHARING = 4  # times the size of a .pth file that its tensors may have together, because some are tied
 PLAIN_ENTRIES, EMA_ENTRIES = ("model", "state_dict", ""), ("model_ema", "state_dict_ema")  # in training checkpoints
 
 
@@ -222,6 +223,10 @@ def _open_pth(path: Path, ema: bool) -> WeightFile:
     tensors = tensors_in(read_pth(path), EMA_ENTRIES if ema else PLAIN_ENTRIES)
     if tensors is None:
         raise ValueError(f"{path.name} has no {'averaged ' if ema else ''}weights in it")
+    for name, tensor in tensors.items():
+        checked_shape(name, tensor.shape)
+    if sum(t.itemsize * math.prod(t.shape) for t in tensors.values()) > MAX_SHARING * path.stat().st_size:
+        raise ValueError(f"{path.name} is refused: more of its tensors share their values than in any model")
     intact: set[Entry] = set()
 
     def read(name: str) -> np.ndarray:

@@ -33,13 +33,12 @@ def predict(model: Module, images: Any, threads: int | None = None, micro_batch:
     For a single image, the matrix products inside are spread over the threads instead: the last digits may then depend
     on their number. ValueError if a logit is not finite.
     """
-    with np.errstate(over="ignore", invalid="ignore"):  # the check below says it in words
-        if model.device == "cpu" and len(images) == 1:
-            keep_freed_memory()
-            with blas_threads(threads or cpu_count()), ag.no_grad(), evaluation_mode(model):
-                logits = model(_beside(model, images)).numpy()
-        else:
-            logits = to_device(predicted_logits(model, images, threads, micro_batch), "cpu")
+    if model.device == "cpu" and len(images) == 1:
+        keep_freed_memory()
+        with blas_threads(threads or cpu_count()), ag.no_grad(), evaluation_mode(model), np.errstate(all="ignore"):
+            logits = model(_beside(model, images)).numpy()
+    else:
+        logits = to_device(predicted_logits(model, images, threads, micro_batch), "cpu")
     if not np.isfinite(logits).all():
         raise ValueError("the model's outputs are not finite: its weights are damaged")
     return logits
@@ -61,7 +60,7 @@ def _pieces(
     workers = min(threads or cpu_count(), max(1, len(starts))) if on_cpu else 1
 
     def piece(start: int) -> Any:
-        with ag.no_grad():
+        with ag.no_grad(), np.errstate(all="ignore"):  # callers look at the result, not at warnings
             return work(_beside(model, images[start : start + size]))
 
     keep_freed_memory()
