@@ -117,14 +117,14 @@ def _entry(item: tuple[str, Any]) -> tuple[str, str, tuple[int, ...], int, int]:
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
     """Write a file atomically."""
-    ranks = list(DTYPES.values())
     arrays = {name: np.asarray(value) for name, value in tensors.items()}
     dtypes = {name: array.dtype.newbyteorder("<") for name, array in arrays.items()}
     for name, dtype in dtypes.items():
         if dtype.str not in WRITTEN:
             raise ValueError(f"{name} cannot be written: safetensors files have no {dtype}")
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
-    end, order = 0, sorted(arrays, key=lambda name: (ranks.index(dtypes[name].str), name))
+    ranks = {name: rank for rank, name in enumerate(DTYPES)}
+    end, order = 0, sorted(arrays, key=lambda name: (ranks[WRITTEN[dtypes[name].str]], name))
     for name in order:
         first, end = end, end + arrays[name].size * dtypes[name].itemsize
         offsets = [first, end]

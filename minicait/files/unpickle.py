@@ -106,7 +106,7 @@ def unpickle(
             case "STACK_GLOBAL":
                 module, attribute = popped(2)
                 if not isinstance(module, str) or not isinstance(attribute, str):
-                    raise ValueError("it refers to something without a name")
+                    raise ValueError("it refers to something that has no name")
                 stack.append(named(module, attribute))
             case "REDUCE" | "NEWOBJ":
                 function, arguments = popped(2)

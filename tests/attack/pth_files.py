@@ -22,7 +22,7 @@ def storage(key="0", kind="FloatStorage", size=100) -> bytes:
     return MARK + parts + b"tQ"
 
 
-def tensor(shape=(2, 3), stride=(3, 1), offset=0, of=None, more=plain(False) + plain({})) -> bytes:
+def tensor(shape=(2, 3), stride=(3, 1), offset=0, of=None, more=b"\x89}") -> bytes:
     def value(x):
         return x if isinstance(x, bytes) else plain(x)
 
@@ -57,7 +57,9 @@ def zip_file(path, entries, **end):
         name, content, at = entry["name"].encode(errors="surrogateescape"), entry.get("content", b""), len(out)
         claims = {"flags": 0, "method": 0, "crc": zlib.crc32(content), "packed": len(content), "size": len(content),
                   "offset": at} | entry  # fmt: skip
-        out += struct.pack("<4s5H3I2H", b"PK\x03\x04", 20, claims["flags"], claims["method"], 0, 0, 0, 0, 0, len(name), 0)
+        out += struct.pack(
+            "<4s5H3I2H", b"PK\x03\x04", 20, claims["flags"], claims["method"], 0, 0, 0, 0, 0, len(name), 0
+        )
         if not entry.get("shared"):
             out += name + content
         else:

@@ -50,7 +50,7 @@ PICKLES = {  # made of the tensor, or of something beside it: why it is refused
     "negative bit": (checkpoint(tensor(more=plain(False) + plain({}) + plain({"neg": True}))), "negated"),
     "too many arguments": (checkpoint(tensor(more=plain(0) * 9)), "wrong arguments"),
     "a tensor is called": (checkpoint(tensor() + EMPTY_TUPLE + b"R"), "no function"),
-    "a dict of pairs": (checkpoint(before=named("collections", "OrderedDict") + plain(([("a", 1)],)) + b"R0"), "refused"),
+    "a dict of pairs": (checkpoint(before=named("collections", "OrderedDict") + plain(([1],)) + b"R0"), "no function"),
     "a rewritten function": (checkpoint(before=named("torch", "Size") + plain({"a": 1}) + b"b0"), "rewrite"),
     "a rewritten tensor": (checkpoint(tensor() + plain({"entry": 1}) + b"b"), "rewrite"),
     "a rewritten storage": (checkpoint(tensor(of=storage() + plain({"entry": 1}) + b"b")), "rewrite"),
@@ -58,7 +58,7 @@ PICKLES = {  # made of the tensor, or of something beside it: why it is refused
     "os.system, called otherwise": (checkpoint(before=plain("posix") + plain("system") + b"\x930"), NEVER),
     "a name in another name": (checkpoint(before=named("torch", "Size.__class__") + b"0"), NEVER),
     "a name of a megabyte": (checkpoint(before=named("a" * 2**20, "b") + b"0"), NEVER),
-    "a name that is a tuple": (checkpoint(before=EMPTY_TUPLE + b"\x85" * DEEP + plain("a") + b"\x930"), "without a name"),
+    "a name that is a tuple": (checkpoint(before=EMPTY_TUPLE + b"\x85" * DEEP + plain("a") + b"\x930"), "no name"),
     "an instance of old": (checkpoint(before=MARK + b"iposix\nsystem\n0"), "uses INST"),
     "an extension": (checkpoint(before=b"\x82\x01" + b"0"), "uses EXT1"),
     "more steps than any": (checkpoint(before=b"N0" * 600_000), "more than 1,000,000 steps"),
@@ -145,8 +145,8 @@ def test_the_handmade_archive_is_right_but_for_the_lies(tmp_path):
 
 @pytest.mark.parametrize(
     ("entries", "because"),
-    [({"byteorder": b"big"}, "big-endian"), ({"byteorder": b"?" * 10**6}, "big-endian"), ({"data.pkl": None}, "0 data.pkl"),
-     ({"data/0": None}, "has no storage 0"), ({"data/0": b""}, "beyond its storage"),
+    [({"byteorder": b"big"}, "big-endian"), ({"byteorder": b"?" * 10**6}, "big-endian"),
+     ({"data.pkl": None}, "0 data.pkl"), ({"data/0": None}, "has no storage 0"), ({"data/0": b""}, "beyond its storage"),
      ({"data.pkl": bytes(unpickle.MAX_PICKLE + 1)}, "too large")],
     ids=["big", "odd order", "no pickle", "no storage", "empty storage", "large"],
 )  # fmt: skip
@@ -181,14 +181,16 @@ def test_what_pytorch_writes_is_read(tmp_path):
     optimiser.step()
     odd = OrderedDict(model.state_dict())
     odd |= {
-        "tied": odd["weight"], "transposed": odd["weight"].T, "half": torch.ones(2).bfloat16(), "scalar": torch.tensor(7.0),
+        "tied": odd["weight"], "transposed": odd["weight"].T, "half": torch.ones(2).bfloat16(),
+        "scalar": torch.tensor(7.0),
         "empty": torch.zeros(0, 3), "parameter": torch.nn.Parameter(torch.ones(2)), "many": torch.zeros(300, 7),
     }  # fmt: skip
     odd._metadata = model.state_dict()._metadata
     beside = {
         "optimizer": optimiser.state_dict(), "epoch": 3, "best": np.float64(81.5), "array": np.arange(3), "big": 2**100,
         "args": argparse.Namespace(path=Path("x"), groups=defaultdict(list, {(1, 2): [3]}), dtype=torch.float32),
-        "rng": torch.get_rng_state(), "numpy": np.random.get_state(), "set": {1}, "complex": 1j, "counts": Counter("aab"),
+        "rng": torch.get_rng_state(), "numpy": np.random.get_state(), "set": {1}, "complex": 1j,
+        "counts": Counter("aab"),
     }  # fmt: skip
     for protocol in (2, 4):
         torch.save({"model": odd, **beside}, tmp_path / "w.pth", pickle_protocol=protocol)
