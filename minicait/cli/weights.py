@@ -65,7 +65,8 @@ def _weights_info(args: argparse.Namespace) -> int:
         names = file.info.class_names
         shown = "unnamed" if names is None else ", ".join(map(shortened, names[:5])) + ", ..." * (len(names) > 5)
         print(f"configuration: {json.dumps(file.info.config.to_json())}")
-        print(f"classes: {printable(shown)}\nmean {file.info.mean}, std {file.info.std}, crop ratio {file.info.crop_ratio}")
+        print(f"classes: {printable(shown)}")
+        print(f"mean {file.info.mean}, std {file.info.std}, crop ratio {file.info.crop_ratio}")
     return 0
 
 

@@ -57,7 +57,7 @@ class Info:
         if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
             raise ValueError("mean and std must be three numbers each, std positive")
         if not 0 < self.crop_ratio <= 1:
-            raise ValueError(f"crop_ratio must be in (0, 1], got {self.crop_ratio}")
+            raise ValueError(f"a crop_ratio of {self.crop_ratio} is not in (0, 1]")
 
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), "config": self.config.to_json()}
@@ -74,7 +74,7 @@ class Info:
 
 
 def _numbers(values: Any) -> tuple[float, ...]:
-    if not isinstance(values, list | tuple) or any(type(x) not in (int, float) or not math.isfinite(x) for x in values):
+    if not isinstance(values, list | tuple) or any(type(x) not in (int, float) or not abs(x) < 1e30 for x in values):
         raise ValueError("mean, std and crop_ratio must be finite numbers")
     return tuple(map(float, values))
 

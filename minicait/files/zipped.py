@@ -79,9 +79,9 @@ def content(path: Path, entry: Entry) -> Iterator[bytes]:
                 chunk = inflate.decompress(data, CHUNK) if inflate else data
             except zlib.error as error:
                 raise ValueError(f"an entry cannot be decompressed: {error}") from None
-            if not data and not chunk:
-                break
             size, crc = size + len(chunk), zlib.crc32(chunk, crc)
+            if size > entry.size or not (data or chunk):
+                break
             yield chunk
     if size != entry.size or crc != entry.crc:
         raise ValueError("the size or the checksum of an entry is wrong")

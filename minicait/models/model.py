@@ -95,7 +95,7 @@ class Config:
             except (TypeError, ValueError, OverflowError):
                 raise ValueError(f"{field.name} must be {kind}, got {repr(given)[:80]}") from None
             if any(type(n) is int and n > MOST for n in (value if isinstance(value, tuple) else (value,))):
-                raise ValueError(f"{field.name} must be at most {MOST:,}")
+                raise ValueError(f"{field.name} is larger than {MOST:,}")
             object.__setattr__(self, field.name, value)
         for name, least in self.least.items():
             if getattr(self, name) < least:
@@ -155,7 +155,7 @@ def check_fits(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> None:
             f"only {len(shapes):,} tensors with {values:,} values"
         )
     if max(config.img_size) > MAX_SIDE:
-        raise ValueError(f"img_size must be at most {MAX_SIDE}, got {max(config.img_size):,}")
+        raise ValueError(f"images of {max(config.img_size):,} pixels are larger than {MAX_SIDE:,}")
 
 
 class LazyTensor(NamedTuple):

@@ -146,8 +146,8 @@ def test_the_handmade_archive_is_right_but_for_the_lies(tmp_path):
 @pytest.mark.parametrize(
     ("entries", "because"),
     [({"byteorder": b"big"}, "big-endian"), ({"byteorder": b"?" * 10**6}, "big-endian"),
-     ({"data.pkl": None}, "0 data.pkl"), ({"data/0": None}, "has no storage 0"), ({"data/0": b""}, "beyond its storage"),
-     ({"data.pkl": bytes(unpickle.MAX_PICKLE + 1)}, "too large")],
+     ({"data.pkl": None}, "0 data.pkl"), ({"data/0": None}, "has no storage 0"),
+     ({"data/0": b""}, "beyond its storage"), ({"data.pkl": bytes(unpickle.MAX_PICKLE + 1)}, "too large")],
     ids=["big", "odd order", "no pickle", "no storage", "empty storage", "large"],
 )  # fmt: skip
 def test_hostile_entries(tmp_path, entries, because):
