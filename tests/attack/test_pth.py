@@ -26,16 +26,22 @@ def nested_ids(depth: int) -> bytes:
     return start * depth + plain("0") + b"tQ" * depth
 
 
+def doubled(times: int) -> bytes:
+    """A tuple of one tuple twice, which has one twice, and so on: small in memory, endless when it is printed."""
+    return EMPTY_TUPLE + b"".join(b"q%ch%c\x86" % (i, i) for i in range(times))
+
+
 PICKLES = {  # made of the tensor, or of something beside it: why it is refused
     "20 MB integer": (checkpoint(before=long4(9_000_000) + b"0"), "uses LONG4"),
     "text integer": (checkpoint(before=b"I" + b"9" * 9_000_000 + b"\n0"), "damaged"),
     "text long": (checkpoint(before=b"L" + b"9" * 4000 + b"L\n0"), "uses LONG"),
     "nested persistent ids": (checkpoint(tensor(of=nested_ids(DEEP))), "not a tensor's storage"),
     "deep persistent id": (checkpoint(tensor(of=EMPTY_TUPLE + b"\x85" * DEEP + b"Q")), "not a tensor's storage"),
+    "an id of 2**60 tuples": (checkpoint(tensor(of=MARK + doubled(60) + b"NNNNtQ")), "not a tensor's storage"),
     "storage of a number": (checkpoint(tensor(of=plain(7) + b"Q")), "refers to 'int', which is not a tensor's storage"),
     "storage without a dtype": (checkpoint(tensor(of=plain(("storage", "FloatStorage", "0")) + b"Q")), "refers to"),
     "storage that is not there": (checkpoint(tensor(of=storage("1"), shape=(0,), stride=(1,))), "has no storage 1"),
-    "20,000 huge sizes": (checkpoint(tensor(MARK + HUGE * 20_000 + b"t", (1,) * 20_000)), "impossible shape"),
+    "20,000 huge sizes": (checkpoint(tensor(MARK + HUGE * 20_000 + b"t", (0,) * 20_000)), "impossible shape"),
     "20,000 huge strides": (checkpoint(tensor((1,), MARK + HUGE * 20_000 + b"t")), "impossible tensor"),
     "a tensor's name of a megabyte": (checkpoint(after=plain("a" * 2**20) + tensor() + b"s"), "200 characters"),
     "huge sizes": (checkpoint(tensor(HUGE + b"\x85", plain((1,)))), "impossible shape"),
