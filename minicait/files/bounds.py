@@ -11,15 +11,12 @@ MAX_NDIM = 32  # as in NumPy 1; weights have four dimensions at most
 MAX_VALUES = 2**48  # so that sizes in bytes fit 64 bits; a tensor without values may not claim more, either
 
 
-def checked_shape(name: Any, shape: Iterable[Any]) -> tuple[int, ...]:
-    """The shape as a tuple, if a tensor can have this name and these sizes."""
-    if type(name) is not str or len(name) > MAX_NAME:
-        raise ValueError(f"a tensor's name must have at most {MAX_NAME} characters, got {shortened(name)}")
+def checked_shape(name: str, shape: Iterable[Any]) -> tuple[int, ...]:
+    """The shape as a tuple, if a tensor can have it."""
     sizes = tuple(shape)
-    if len(sizes) > MAX_NDIM or not all(type(n) is int and 0 <= n <= MAX_VALUES for n in sizes):
-        raise ValueError(f"{name} has an impossible shape")
-    if math.prod(n for n in sizes if n) > MAX_VALUES:
-        raise ValueError(f"{name} has an impossible shape")
+    right = len(sizes) <= MAX_NDIM and all(type(n) is int and 0 <= n <= MAX_VALUES for n in sizes)
+    if not right or math.prod(n for n in sizes if n) > MAX_VALUES:
+        raise ValueError(f"{shortened(name)} has an impossible shape")
     return sizes
 
 

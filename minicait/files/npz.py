@@ -53,5 +53,5 @@ def _array(path: Path, name: str, entry: Entry) -> StoredArray:
         raise ValueError(f"{shortened(name)} is not numbers")
     sizes, start = checked_shape(name, shape), beginning.tell()
     if start + math.prod(sizes) * dtype.itemsize != entry.size:
-        raise ValueError(f"{name} has a shape that does not fit its size")
+        raise ValueError(f"{shortened(name)} has a shape that does not fit its size")
     return StoredArray(entry, start, sizes, dtype, "F" if fortran else "C")

@@ -69,9 +69,9 @@ def open_tensors(path: Path) -> TensorFile:
         entries, end = {}, 8 + length
         for name, dtype, shape, first, last in sorted(map(_entry, header.items()), key=lambda entry: entry[3:]):
             if last - first != math.prod(shape) * np.dtype(DTYPES[dtype]).itemsize:
-                raise ValueError(f"{name} has a shape that does not fit its size")
+                raise ValueError(f"{shortened(name)} has a shape that does not fit its size")
             if 8 + length + first != end:
-                raise ValueError(f"{name} does not begin where the tensor before it ends")
+                raise ValueError(f"{shortened(name)} does not begin where the tensor before it ends")
             entries[name] = (dtype, shape, end)
             end += last - first
         if end != size:

@@ -24,7 +24,7 @@ from ..models import Config, Model, check_fits, family_named, family_of
 from ..models.model import LazyTensor
 from ..nn import Module
 from .atomic import check_destination
-from .bounds import checked_shape, shortened
+from .bounds import MAX_NAME, shortened
 from .npz import read_npz
 from .pth import read_pth, read_tensor, tensors_in
 from .tensorfile import open_tensors, write_tensors
@@ -104,6 +104,8 @@ def open_weights(path: str | Path, ema: bool = False) -> WeightFile:
         opened = _open_npz(path) if path.suffix == ".npz" else _open_safetensors(path)
     if not opened.shapes:
         raise ValueError(f"{path.name} holds no tensors")
+    if (longest := max(map(len, opened.shapes))) > MAX_NAME:
+        raise ValueError(f"{path.name} is refused: a tensor's name has {longest:,} characters, more than {MAX_NAME}")
     # PyTorch's data parallelism prefixes every name with "module."
     full = {name.removeprefix("module."): name for name in opened.shapes}
     shapes = {name: opened.shapes[original] for name, original in full.items()}
@@ -135,8 +137,9 @@ def load_weights(model: Module, path: str | Path, new_head: bool = False, ema: b
         if name in own and name not in skipped and tensor.shape != own[name].shape
     ]
     if problems:
+        listed = "; ".join(shortened(problem, 150) for problem in problems[:4])
         more = f"; and {len(problems) - 4} more" if len(problems) > 4 else ""
-        raise ValueError(f"{file.path.name} does not fit the model: {'; '.join(problems[:4])}{more}")
+        raise ValueError(f"{file.path.name} does not fit the model: {listed}{more}")
 
     def read(name: str, dtype: np.dtype) -> np.ndarray:
         with np.errstate(over="ignore"):
@@ -145,12 +148,11 @@ def load_weights(model: Module, path: str | Path, new_head: bool = False, ema: b
             raise ValueError(f"{file.path.name} cannot be used: {name} has values that are not finite in {dtype}")
         return values
 
-    for check in (True, False):  # all is read twice, so that a model is not half loaded when a value is damaged
-        for name, tensor in own.items():
-            if name not in skipped:
-                values = read(name, tensor.dtype)
-                if not check:
-                    tensor.data[...] = to_device(values, tensor.device)
+    wanted = {name: tensor for name, tensor in own.items() if name not in skipped}
+    for name, tensor in wanted.items():  # read twice, so that a model is not half loaded when a value is damaged
+        read(name, tensor.dtype)
+    for name, tensor in wanted.items():
+        tensor.data[...] = to_device(read(name, tensor.dtype), tensor.device)
 
 
 def _skipped_heads(file: WeightFile, model: Module, new_head: bool) -> set[str]:
@@ -193,8 +195,6 @@ def save_weights(
     if family is None:
         raise ValueError(f"save_weights: {type(model).__name__} is no model of a family, so no file can describe it")
     names = None if classes is None else [str(name) for name in classes]
-    if names is not None and len(names) != model.num_classes:
-        raise ValueError(f"{len(names)} class names do not fit a model with {model.num_classes} classes")
     info = Info(family.name, model.config, names, tuple(map(float, mean)), tuple(map(float, std)), float(crop_ratio))
     write_tensors(path, model.state_dict(), {"format": "np", "minicait": json.dumps(info.to_json())})
 
@@ -223,8 +223,6 @@ def _open_pth(path: Path, ema: bool) -> WeightFile:
     tensors = tensors_in(read_pth(path), EMA_ENTRIES if ema else PLAIN_ENTRIES)
     if tensors is None:
         raise ValueError(f"{path.name} has no {'averaged ' if ema else ''}weights in it")
-    for name, tensor in tensors.items():
-        checked_shape(name, tensor.shape)
     if sum(t.itemsize * math.prod(t.shape) for t in tensors.values()) > MAX_SHARING * path.stat().st_size:
         raise ValueError(f"{path.name} is refused: more of its tensors share their values than in any model")
     intact: set[Entry] = set()

@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 import minicait
 from minicait.files.weights import Info, load_weights, open_weights
-from minicait.models import FAMILIES, check_fits, find_model
+from minicait.models import FAMILIES, Config, Cost, check_fits, find_model
 from minicait.models.cait import CaiT, CaiTConfig
 from minicait.train.evaluate import predict
 from tests.attack.bounded import refused, run
@@ -138,6 +138,16 @@ def test_every_model_fits_its_own_shapes_and_no_larger_one_does(name):
     for change in ({"depth": 10 * config.depth}, {"num_classes": 10**5}, {"dim": 2 * config.dim}):
         with pytest.raises(ValueError, match="parameters, but there are only"):
             check_fits(config.changed(**change), shapes)
+
+
+def test_a_model_without_positions_may_not_claim_giant_images():
+    class Free(Config):
+        def cost(self):
+            return Cost(1, 1, 1, 1)
+
+    check_fits(Free(1, (4096, 4096), 1, 1, 1, 0.0), {"x": (1,)})
+    with pytest.raises(ValueError, match="images of 4,097 pixels are larger than 4,096"):
+        check_fits(Free(1, (4097, 4097), 1, 1, 1, 0.0), {"x": (1,)})
 
 
 def test_shapes_without_memory_are_those_of_the_model():

@@ -79,7 +79,7 @@ HEADERS = {
     "metadata of objects": (with_metadata({"a": {"b": "c"}}), {}, "metadata is not text"),
     "metadata that is a list": (with_metadata(["a"]), {}, "metadata is not text"),
     "half a character": (TEXT.replace('"x"', '"\\ud800"'), {}, "damaged"),
-    "a name of a megabyte": (TEXT.replace('"x"', f'"{"x" * 2**20}"'), {}, "at most 200 characters"),
+    "a name of a megabyte": (TEXT.replace('"x"', f'"{"x" * 2**20}"'), {}, "characters, more than 200"),
     "no object": (json.dumps([GOOD]), {}, "no JSON object"),
     "a space before it": (" " + TEXT, {}, "no JSON object"),
     "no UTF-8": (TEXT.encode().replace(b"x", b"\xff"), {}, "damaged"),
