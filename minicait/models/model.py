@@ -94,7 +94,7 @@ class Config:
                 value = convert(given)
             except (TypeError, ValueError, OverflowError):
                 raise ValueError(f"{field.name} must be {kind}, got {repr(given)[:80]}") from None
-            if any(type(n) is int and n > MOST for n in (value if isinstance(value, tuple) else (value,))):
+            if any(type(n) is int and abs(n) > MOST for n in (value if isinstance(value, tuple) else (value,))):
                 raise ValueError(f"{field.name} is larger than {MOST:,}")
             object.__setattr__(self, field.name, value)
         for name, least in self.least.items():
