@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from typing import Any
 
@@ -49,6 +50,8 @@ def _evaluate(args: argparse.Namespace) -> int:
     memory = evaluation_memory(model, min(args.batch_size, len(images)), args.micro_batch)
     with memory_advice(device, memory, "a smaller --img-size"):
         scores = evaluate(model.to(device), batches, args.threads, args.micro_batch)
+    if not math.isfinite(scores.loss):
+        raise ValueError("the model's outputs are not finite: its weights are damaged")
     count = len(images) - len(loader.bad)
     rate = count / (time.perf_counter() - start)
     if args.json:

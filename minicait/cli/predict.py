@@ -80,7 +80,7 @@ def _predict(args: argparse.Namespace) -> int:
                 for guess in guesses:
                     print(f"  {guess['probability']:6.1%}  {guess['class']}")
     if args.json:
-        print(json.dumps(results + bad, indent=1))
+        print(json.dumps(results + bad, indent=1, allow_nan=False))
     return 0 if results or not bad else 2
 
 

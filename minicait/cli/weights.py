@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from typing import Any
 
-import numpy as np
-
+from ..files.bounds import shortened
 from ..files.pretrained import get_weights, recognised
 from ..files.weights import WeightFile, open_weights
 from ..models import family_named, find_model, list_models, published_models
+from ..text import printable
 from .options import add_command
 
 
@@ -51,19 +52,21 @@ def _models(args: argparse.Namespace) -> int:
 
 def _weights_info(args: argparse.Namespace) -> int:
     file = open_weights(args.file)
-    values = sum(int(np.prod(shape)) for shape in file.shapes.values())
+    values = sum(map(math.prod, file.shapes.values()))
     if args.json:
         info = None if file.info is None else file.info.to_json()
-        print(json.dumps({"tensors": {k: list(v) for k, v in file.shapes.items()}, "values": values, "info": info}))
+        tensors = {name: list(shape) for name, shape in file.shapes.items()}
+        print(json.dumps({"tensors": tensors, "values": values, "info": info}, allow_nan=False))
         return 0
     for name, shape in file.shapes.items():
-        print(f"{name:40s} {shape}")
+        print(f"{printable(name):40s} {shape}")
     print(f"\n{len(file.shapes)} tensors, {values:,} values; the sizes of {_preset(file) or 'no known model'}")
     if file.info is not None:
         names = file.info.class_names
-        shown = "unnamed" if names is None else ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+        shown = "unnamed" if names is None else ", ".join(map(shortened, names[:5])) + ", ..." * (len(names) > 5)
         print(f"configuration: {json.dumps(file.info.config.to_json())}")
-        print(f"classes: {shown}\nmean {file.info.mean}, std {file.info.std}, crop ratio {file.info.crop_ratio}")
+        print(f"classes: {printable(shown)}")
+        print(f"mean {file.info.mean}, std {file.info.std}, crop ratio {file.info.crop_ratio}")
     return 0
 
 

@@ -67,7 +67,7 @@ def look(
     std: Sequence[float] = STD,
 ) -> Inside:
     """Record a forward pass of one image (H, W, 3) in uint8, of the size that the model takes."""
-    with ag.no_grad(), evaluation_mode(model), record(model) as inside:
+    with ag.no_grad(), evaluation_mode(model), np.errstate(all="ignore"), record(model) as inside:
         logits = model(normalise(image, mean, std)[None]).numpy()[0]
     if not np.isfinite(logits).all():
         raise ValueError("the model's outputs are not finite: its weights are damaged")

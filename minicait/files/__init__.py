@@ -1,8 +1,12 @@
 """Files: weights, tensors, downloads, archives.
 
 weights      load and save weights
-pth          PyTorch's .pth, read without PyTorch and without executing anything in it
 tensorfile   .safetensors
+npz          NumPy's .npz
+pth          PyTorch's .pth, read without PyTorch and without executing anything in it
+zipped       zip archives, which .npz and .pth files are
+unpickle     pickles, interpreted without running anything
+bounds       names and shapes that a tensor can have
 pretrained   a trained model from its weights; the authors' weights, downloaded
 download     downloads that resume
 archive      safe extraction of .tgz

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ..data.imagenet import imagenet_classes
-from ..models import FAMILIES, Model, family_named, find_model, published_models
+from ..models import FAMILIES, Model, check_fits, family_named, find_model, published_models
 from .download import DownloadError, cache_directory, download
 from .weights import Info, WeightFile, load_weights, open_weights
 
@@ -33,11 +33,11 @@ def load_model(
     children = dict(model.named_modules())
     new_heads = {name: {key: x.copy() for key, x in children[name].state_dict().items()} for name in model.classifiers}
     load_weights(model, file.path, new_head=classes is not None)
-    if classes is not None and info.class_names != list(classes):
+    names = info.class_names if classes is None else list(classes)
+    if classes is not None and info.class_names != names:
         for name, state in new_heads.items():
             children[name].load_state_dict(state)
-        info = replace(info, class_names=list(classes))
-    return model.eval(), replace(info, config=model.config)
+    return model.eval(), replace(info, config=model.config, class_names=names)
 
 
 def open_pretrained(weights: str | Path) -> tuple[WeightFile, Info]:
@@ -57,6 +57,10 @@ def recognised(file: WeightFile) -> Info:
             config = family.model.config_of(file.shapes)
         except (KeyError, IndexError, ValueError, ZeroDivisionError):
             continue
+        try:
+            check_fits(config, file.shapes)
+        except ValueError as error:
+            raise ValueError(f"{file.path.name} has the names of a {family.name}, but {error}") from None
         names = list(imagenet_classes()) if config.num_classes == len(imagenet_classes()) else None
         return Info(family.name, config, names)
     known = ", ".join(family.name for family in FAMILIES)
@@ -121,10 +125,5 @@ def _check_shapes(name: str, path: Path) -> None:
 
 
 def _shapes(name: str) -> dict[str, tuple[int, ...]]:
-    """Shapes of a model's tensors, from a model with a single block, which is faster to build."""
     family, config = find_model(name)
-    shapes = {}
-    for key, tensor in family.model.from_config(config.changed(depth=1)).named_tensors():
-        for i in range(config.depth if key.startswith("blocks.0.") else 1):
-            shapes[key.replace("blocks.0.", f"blocks.{i}.")] = tensor.shape
-    return shapes
+    return family.model.shapes_of(config)

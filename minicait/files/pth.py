@@ -1,36 +1,48 @@
 """Read PyTorch's .pth files without PyTorch, and without executing anything in them.
 
 A .pth file is a zip archive: `data.pkl` is a pickle that describes tensors, and each `data/<key>` holds the bytes of
-one storage. A pickle can call any Python function and rewrite attributes of the objects it creates. So this reader
-refuses all but a short list of names, gives the pickle no object with attributes to rewrite, and checks that every
-tensor lies inside its storage. Values stay on disk until they are read.
+one storage. This reader refuses all but a short list of names in the pickle, and checks that every tensor lies inside
+its storage. Values stay on disk until they are read.
 """
 
 from __future__ import annotations
 
-import io
-import pickle
-import zipfile
-from collections import OrderedDict
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from .bounds import checked_shape, shortened
 from .tensorfile import from_bfloat16
+from .unpickle import IGNORED, MAX_PICKLE, UnsafeFileError, unpickle
+from .zipped import STORED, Entry, content, open_zip
 
-MAX_PICKLE = 100_000_000  # bytes; a large model has a few hundred thousand
-
-
-class UnsafeFileError(ValueError):
-    """The file asks for something that tensors do not need."""
+_STORAGES = {
+    "FloatStorage": "<f4", "DoubleStorage": "<f8", "HalfStorage": "<f2", "BFloat16Storage": "bfloat16",
+    "LongStorage": "<i8", "IntStorage": "<i4", "ShortStorage": "<i2", "CharStorage": "i1", "ByteStorage": "u1",
+    "BoolStorage": "?",
+}  # fmt: skip
+_BUILTINS = {"set", "frozenset", "slice", "complex", "list", "dict", "tuple", "int", "float", "str", "bool"}
+_IGNORED = {  # objects that training scripts save beside the weights
+    "argparse": {"Namespace"},
+    "numpy": {"dtype", "ndarray"},
+    "numpy.core.multiarray": {"scalar", "_reconstruct"},
+    "numpy._core.multiarray": {"scalar", "_reconstruct"},
+    "_codecs": {"encode"},
+    "builtins": _BUILTINS,
+    "__builtin__": _BUILTINS,
+    "collections": {"Counter", "defaultdict", "deque"},
+    "pathlib": {"PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath", "Path"},
+    "torch": {"device", "float16", "float32", "float64", "bfloat16", "int64", "int32", "uint8", "bool"},
+}
 
 
 class StoredTensor(NamedTuple):
     """Location of a tensor in the archive; offset and stride count elements."""
 
-    entry: str
+    entry: Entry
     dtype: str
     offset: int
     shape: tuple[int, ...]
@@ -48,143 +60,125 @@ class StoredTensor(NamedTuple):
         return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True))
 
 
-def read_tensor(path: Path, tensor: StoredTensor) -> np.ndarray:
-    """Read a tensor into memory."""
-    with zipfile.ZipFile(path) as archive, archive.open(tensor.entry) as data:
-        data.seek(tensor.offset * tensor.itemsize)
-        raw = bytearray(data.read(tensor.extent * tensor.itemsize))
-    if len(raw) != tensor.extent * tensor.itemsize:
-        raise ValueError(f"{path.name} is cut short: {tensor.entry} ends early")
-    bfloat16 = tensor.dtype == "bfloat16"
-    values = from_bfloat16(np.frombuffer(raw, np.uint16)) if bfloat16 else np.frombuffer(raw, tensor.dtype)
-    return np.lib.stride_tricks.as_strided(values, tensor.shape, [s * values.itemsize for s in tensor.stride])
-
-
-class _SealedFunction:
-    """A function that the pickle may call, without attributes that it could rewrite."""
-
-    __slots__ = ("_function",)
-
-    _function: Callable[..., Any]
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        object.__setattr__(self, "_function", function)
-
-    def __call__(self, *args: Any) -> Any:
-        return self._function(*args)
-
-    def __setattr__(self, *args: Any) -> None:
-        raise UnsafeFileError("the pickle tries to rewrite the reader")
-
-    __setstate__ = __setattr__
-
-
 class _Storage(NamedTuple):
-    """Created only by `persistent_load`, so that a tuple in the pickle cannot pass for one."""
+    """Created only for a persistent id, so that a tuple in the pickle cannot pass for one."""
 
-    entry: str
+    entry: Entry
     dtype: str
 
 
-class _Inert:
-    """Stand-in for an object that is ignored: it accepts anything and does nothing."""
+class _Dtype(NamedTuple):
+    """Likewise, for the name of a class of storages."""
 
-    __slots__ = ()
-
-    def __init__(self, *args: Any) -> None: ...
-
-    __setstate__ = __setitem__ = append = extend = add = __init__
+    name: str
 
 
-_STORAGES = {
-    "FloatStorage": "float32", "DoubleStorage": "float64", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",
-    "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16", "CharStorage": "int8",
-    "ByteStorage": "uint8", "BoolStorage": "bool",
-}  # fmt: skip
-_IGNORED = {  # objects that training scripts save beside the weights
-    "argparse": {"Namespace"},
-    "numpy": {"dtype"},
-    "numpy.core.multiarray": {"scalar"},
-    "numpy._core.multiarray": {"scalar"},
-    "_codecs": {"encode"},
-    "builtins": {"set", "frozenset", "slice", "complex"},
-    "collections": {"Counter", "defaultdict", "deque"},
-    "pathlib": {"PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath", "Path"},
-    "torch": {"device", "float16", "float32", "float64", "bfloat16", "int64", "int32", "uint8", "bool"},
-}
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, archive: zipfile.ZipFile, path: Path, root: str) -> None:
-        super().__init__(io.BytesIO(archive.read(f"{root}/data.pkl")))
-        self.path, self.root = path, root
-        self.sizes = {info.filename: info.file_size for info in archive.infolist()}
-        self.inert = type("Inert", (_Inert,), {"__slots__": ()})  # a class of its own for every file
-        self.known: dict[tuple[str, str], Any] = {
-            ("collections", "OrderedDict"): OrderedDict,
-            ("torch", "Size"): _SealedFunction(tuple),
-            ("torch._utils", "_rebuild_tensor_v2"): _SealedFunction(self.tensor),
-            ("torch._utils", "_rebuild_parameter"): _SealedFunction(lambda tensor, *_: tensor),
-            ("torch._utils", "_rebuild_parameter_with_state"): _SealedFunction(lambda tensor, *_: tensor),
-        }
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in self.known:
-            return self.known[module, name]
-        if module == "torch" and name in _STORAGES:
-            return _STORAGES[name]
-        if name in _IGNORED.get(module, ()):
-            return self.inert
-        raise UnsafeFileError(
-            f"it asks for {module}.{name}, but only tensors and plain containers are read, because anything else could "
-            "run code on this machine"
-        )
-
-    def persistent_load(self, pid: Any) -> _Storage:
-        kind, dtype, key, *_ = pid
-        if kind != "storage" or dtype not in _STORAGES.values() or not isinstance(key, str):
-            raise UnsafeFileError(f"it refers to {str(kind)[:40]!r}, which is not a tensor's storage")
-        return _Storage(f"{self.root}/data/{key}", dtype)
-
-    def tensor(self, storage: Any, offset: Any, shape: Any, stride: Any, *_: Any) -> StoredTensor:
-        whole = all(type(n) is int and n >= 0 for n in (offset, *shape, *stride))
-        if type(storage) is not _Storage or not whole or len(shape) != len(stride):
-            raise UnsafeFileError("it describes an impossible tensor")
-        result = StoredTensor(storage.entry, storage.dtype, offset, tuple(shape), tuple(stride))
-        if (offset + result.extent) * result.itemsize > self.sizes.get(storage.entry, 0):
-            raise UnsafeFileError(f"it describes a tensor that reaches beyond its storage {storage.entry}")
-        if int(np.prod(result.shape, dtype=object)) > max(1, result.extent) and 0 not in result.shape:
-            raise UnsafeFileError("it describes a tensor whose values overlap")
-        return result
+def read_tensor(path: Path, tensor: StoredTensor) -> np.ndarray:
+    """Read a tensor into memory."""
+    bfloat16 = tensor.dtype == "bfloat16"
+    dtype = np.dtype("<u2" if bfloat16 else tensor.dtype)
+    offset = tensor.entry.start + tensor.offset * dtype.itemsize
+    values = np.fromfile(path, dtype, tensor.extent, offset=offset)
+    if len(values) != tensor.extent:
+        raise ValueError(f"{path.name} is cut short")
+    values = from_bfloat16(values) if bfloat16 else values
+    return np.lib.stride_tricks.as_strided(values, tensor.shape, [s * values.itemsize for s in tensor.stride])
 
 
 def read_pth(path: Path) -> Any:
-    """Return the contents of a file: containers as they are, and a StoredTensor for every tensor."""
+    """Return the contents of a file: containers with their named entries, and a StoredTensor for every tensor."""
+    with path.open("rb") as file:
+        if file.read(2) != b"PK":
+            raise ValueError(
+                f"{path.name} is not a zip archive: it is damaged, or older than PyTorch 1.6 (load it there and save "
+                "it again)"
+            )
     try:
-        with zipfile.ZipFile(path) as archive:
-            pickles = [name for name in archive.namelist() if name.endswith("/data.pkl")]
-            if len(pickles) != 1:
-                raise ValueError(f"it has {len(pickles)} data.pkl instead of one")
-            if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
-                raise ValueError("its entries are compressed, unlike those of PyTorch")
-            if archive.getinfo(pickles[0]).file_size > MAX_PICKLE:
-                raise ValueError("its data.pkl is too large to be a description of tensors")
-            return _Unpickler(archive, path, pickles[0].removesuffix("/data.pkl")).load()
-    except zipfile.BadZipFile:
-        raise ValueError(
-            f"{path.name} is not a zip archive: it is damaged, cut short, or older than PyTorch 1.6 (load it there and "
-            "save it again)"
-        ) from None
+        entries = open_zip(path)
+        pickles = [name for name in entries if name.endswith("/data.pkl")]
+        if len(pickles) != 1:
+            raise ValueError(f"it has {len(pickles)} data.pkl instead of one")
+        if any(entry.method != STORED for entry in entries.values()):
+            raise ValueError("its entries are compressed, unlike those of PyTorch")
+        if entries[pickles[0]].size > MAX_PICKLE:
+            raise ValueError("its data.pkl is too large to be a description of tensors")
+        root = pickles[0].removesuffix("data.pkl")
+        order = entries.get(f"{root}byteorder")
+        if order is not None and (order.size > 10 or b"".join(content(path, order)) != b"little"):
+            raise ValueError("its numbers are big-endian: load it on the machine that wrote it, and save safetensors")
+        reader = _Reader(entries, f"{root}data/")
+        return unpickle(b"".join(content(path, entries[pickles[0]])), reader.named, reader.call, reader.storage)
     except UnsafeFileError as error:
         raise UnsafeFileError(f"{path.name} is refused: {error}") from None
-    except Exception as error:  # a damaged pickle can fail in any way
-        raise ValueError(f"{path.name} is damaged or not a PyTorch file ({str(error)[:200]})") from error
+    except (ValueError, IndexError, KeyError) as error:  # of an empty stack, and of what is not in the memo
+        raise ValueError(f"{path.name} is damaged or not a PyTorch file ({shortened(str(error), 200)})") from error
+
+
+class _Reader:
+    """The meaning of names in PyTorch's pickles."""
+
+    def __init__(self, entries: Mapping[str, Entry], folder: str) -> None:
+        self.entries, self.folder = entries, folder
+        self.functions: dict[tuple[str, str], Callable[..., Any]] = {
+            ("collections", "OrderedDict"): dict,
+            ("torch", "Size"): lambda sizes: sizes,
+            ("torch._utils", "_rebuild_tensor_v2"): self.tensor,
+            ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor,
+            ("torch._utils", "_rebuild_parameter_with_state"): lambda tensor, *_: tensor,
+        }
+
+    def named(self, module: str, name: str) -> Any:
+        if (module, name) in self.functions:
+            return self.functions[module, name]
+        if module == "torch" and name in _STORAGES:
+            return _Dtype(_STORAGES[name])
+        if name in _IGNORED.get(module, ()):
+            return IGNORED
+        raise UnsafeFileError(
+            f"it asks for {shortened(f'{module}.{name}')}, but only tensors and plain containers are read, because "
+            "anything else could run code on this machine"
+        )
+
+    def call(self, function: Any, arguments: tuple[Any, ...]) -> Any:
+        if not callable(function) or (function is dict and arguments):
+            raise UnsafeFileError("it calls something that is no function")
+        try:
+            return function(*arguments)
+        except TypeError:
+            raise UnsafeFileError("it calls a function with wrong arguments") from None
+
+    def storage(self, pid: Any) -> _Storage:
+        kind, dtype, key = pid[:3] if type(pid) is tuple and len(pid) >= 3 else (pid, None, None)
+        if kind != "storage" or type(dtype) is not _Dtype or type(key) is not str:
+            raise UnsafeFileError(f"it refers to {shortened(kind)!r}, which is not a tensor's storage")
+        if f"{self.folder}{key}" not in self.entries:
+            raise ValueError(f"it has no storage {shortened(key)}")
+        return _Storage(self.entries[f"{self.folder}{key}"], dtype.name)
+
+    def tensor(
+        self, storage: Any, offset: Any, shape: Any, stride: Any, grad: Any = 0, hooks: Any = 0, metadata: Any = None
+    ) -> StoredTensor:
+        if type(storage) is not _Storage or type(shape) is not tuple or type(stride) is not tuple:
+            raise UnsafeFileError("it describes an impossible tensor")
+        sizes = checked_shape("a tensor", shape)
+        if len(stride) != len(sizes) or not all(type(n) is int and n >= 0 for n in (offset, *stride)):
+            raise UnsafeFileError("it describes an impossible tensor")
+        if metadata:
+            raise UnsafeFileError("it has a tensor whose values are to be negated: save it after resolve_neg()")
+        # PyTorch allows any stride along an axis with one element, or none
+        steps = tuple(s if n > 1 and 0 not in sizes else 0 for n, s in zip(sizes, stride, strict=True))
+        result = StoredTensor(storage.entry, storage.dtype, offset, sizes, steps)
+        if (offset + result.extent) * result.itemsize > storage.entry.size:
+            raise UnsafeFileError("it describes a tensor that reaches beyond its storage")
+        if math.prod(sizes) > result.extent:
+            raise UnsafeFileError("it describes a tensor whose values overlap")
+        return result
 
 
 def tensors_in(content: Any, entries: tuple[str, ...]) -> dict[str, StoredTensor] | None:
     """Return the named tensors of the first entry that a checkpoint has, where "" is its top level, or None."""
     for entry in entries:
-        found = content if entry == "" else content.get(entry) if isinstance(content, Mapping) else None
-        if isinstance(found, Mapping):
-            return {name: t for name, t in found.items() if type(name) is str and isinstance(t, StoredTensor)}
+        found = content if entry == "" else content.get(entry) if isinstance(content, dict) else None
+        if isinstance(found, dict):
+            return {name: t for name, t in found.items() if isinstance(t, StoredTensor)}
     return None

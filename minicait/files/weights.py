@@ -8,7 +8,7 @@ it.
 from __future__ import annotations
 
 import json
-import zipfile
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,14 +20,18 @@ import numpy as np
 from autograd.backend import to_device
 
 from ..data.picture import MEAN, STD
-from ..models import Config, Model, family_named, family_of
+from ..models import Config, Model, check_fits, family_named, family_of
 from ..models.model import LazyTensor
 from ..nn import Module
 from .atomic import check_destination
+from .bounds import MAX_NAME, shortened
+from .npz import read_npz
 from .pth import read_pth, read_tensor, tensors_in
 from .tensorfile import open_tensors, write_tensors
+from .zipped import Entry, verify
 
 FORMATS = (".safetensors", ".npz", ".pth", ".pt")
+MAX_SHARING = 4  # times the size of a .pth file that its tensors may have together, because some are tied
 PLAIN_ENTRIES, EMA_ENTRIES = ("model", "state_dict", ""), ("model_ema", "state_dict_ema")  # in training checkpoints
 
 
@@ -42,16 +46,37 @@ class Info:
     std: tuple[float, ...] = STD
     crop_ratio: float = 1.0
 
+    def __post_init__(self) -> None:
+        names, count = self.class_names, self.config.num_classes
+        if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+            raise ValueError("class_names must be a list of strings")
+        if names is not None and len(names) != count:
+            raise ValueError(f"{len(names)} class names do not fit a model with {count} classes")
+        self.mean, self.std = _numbers(self.mean), _numbers(self.std)
+        (self.crop_ratio,) = _numbers([self.crop_ratio])
+        if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
+            raise ValueError("mean and std must be three numbers each, std positive")
+        if not 0 < self.crop_ratio <= 1:
+            raise ValueError(f"a crop_ratio of {self.crop_ratio} is not in (0, 1]")
+
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), "config": self.config.to_json()}
 
     @staticmethod
-    def from_json(content: dict[str, Any]) -> Info:
+    def from_json(content: Any) -> Info:
         """Ignore entries that a later version may add; files of version 0.1 have no family."""
+        if not isinstance(content, dict):
+            raise ValueError("expected an object")
         family = family_named(content.get("family", "cait"))
-        config = family.model.config_type.from_json(content["config"])
+        config = family.model.config_type.from_json(content.get("config"))
         rest = {key: content[key] for key in ("class_names", "mean", "std", "crop_ratio") if key in content}
         return Info(family.name, config, **rest)
+
+
+def _numbers(values: Any) -> tuple[float, ...]:
+    if not isinstance(values, list | tuple) or any(type(x) not in (int, float) or not abs(x) < 1e30 for x in values):
+        raise ValueError("mean, std and crop_ratio must be finite numbers")
+    return tuple(map(float, values))
 
 
 @dataclass
@@ -62,7 +87,6 @@ class WeightFile:
     shapes: dict[str, tuple[int, ...]]
     read: Callable[[str], np.ndarray]
     info: Info | None = None
-    verify: Callable[[], None] = lambda: None  # raise if values are damaged; after it, `read` works
 
 
 def open_weights(path: str | Path, ema: bool = False) -> WeightFile:
@@ -80,9 +104,13 @@ def open_weights(path: str | Path, ema: bool = False) -> WeightFile:
         opened = _open_npz(path) if path.suffix == ".npz" else _open_safetensors(path)
     if not opened.shapes:
         raise ValueError(f"{path.name} holds no tensors")
+    if (longest := max(map(len, opened.shapes))) > MAX_NAME:
+        raise ValueError(f"{path.name} is refused: a tensor's name has {longest:,} characters, more than {MAX_NAME}")
     # PyTorch's data parallelism prefixes every name with "module."
     full = {name.removeprefix("module."): name for name in opened.shapes}
     shapes = {name: opened.shapes[original] for name, original in full.items()}
+    if len(shapes) != len(opened.shapes):
+        raise ValueError(f"{path.name} has the same tensor twice, with and without the prefix module.")
     return replace(opened, shapes=shapes, read=lambda name: opened.read(full[name]))
 
 
@@ -109,12 +137,22 @@ def load_weights(model: Module, path: str | Path, new_head: bool = False, ema: b
         if name in own and name not in skipped and tensor.shape != own[name].shape
     ]
     if problems:
+        listed = "; ".join(shortened(problem, 150) for problem in problems[:4])
         more = f"; and {len(problems) - 4} more" if len(problems) > 4 else ""
-        raise ValueError(f"{file.path.name} does not fit the model: {'; '.join(problems[:4])}{more}")
-    file.verify()
-    for name, tensor in own.items():
-        if name not in skipped:
-            tensor.data[...] = to_device(tensors[name].read().astype(tensor.dtype, copy=False), tensor.device)
+        raise ValueError(f"{file.path.name} does not fit the model: {listed}{more}")
+
+    def read(name: str, dtype: np.dtype) -> np.ndarray:
+        with np.errstate(over="ignore"):
+            values = tensors[name].read().astype(dtype, copy=False)
+        if not np.isfinite(values).all():
+            raise ValueError(f"{file.path.name} cannot be used: {name} has values that are not finite in {dtype}")
+        return values
+
+    wanted = {name: tensor for name, tensor in own.items() if name not in skipped}
+    for name, tensor in wanted.items():  # read twice, so that a model is not half loaded when a value is damaged
+        read(name, tensor.dtype)
+    for name, tensor in wanted.items():
+        tensor.data[...] = to_device(read(name, tensor.dtype), tensor.device)
 
 
 def _skipped_heads(file: WeightFile, model: Module, new_head: bool) -> set[str]:
@@ -157,8 +195,6 @@ def save_weights(
     if family is None:
         raise ValueError(f"save_weights: {type(model).__name__} is no model of a family, so no file can describe it")
     names = None if classes is None else [str(name) for name in classes]
-    if names is not None and len(names) != model.num_classes:
-        raise ValueError(f"{len(names)} class names do not fit a model with {model.num_classes} classes")
     info = Info(family.name, model.config, names, tuple(map(float, mean)), tuple(map(float, std)), float(crop_ratio))
     write_tensors(path, model.state_dict(), {"format": "np", "minicait": json.dumps(info.to_json())})
 
@@ -167,49 +203,34 @@ def _open_safetensors(path: Path) -> WeightFile:
     file = open_tensors(path)
     if "minicait_checkpoint" in file.metadata:
         raise ValueError(f"{path.name}: this is the checkpoint of a run; its weights are in weights/best.safetensors")
-    try:
-        info = Info.from_json(json.loads(file.metadata["minicait"])) if "minicait" in file.metadata else None
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path.name} is damaged: its metadata describes no model ({error})") from error
+    info = None
+    if "minicait" in file.metadata:
+        try:
+            info = Info.from_json(json.loads(file.metadata["minicait"]))
+            check_fits(info.config, file.shapes)
+        except (ValueError, RecursionError) as error:
+            reason = shortened(str(error), 300)
+            raise ValueError(f"{path.name} is damaged: its metadata does not describe its model ({reason})") from error
     return WeightFile(path, file.shapes, file.read, info)
 
 
 def _open_npz(path: Path) -> WeightFile:
-    def read(name: str) -> np.ndarray:
-        with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as entry:
-            return np.lib.format.read_array(entry, allow_pickle=False)
-
-    def shape(archive: zipfile.ZipFile, name: str) -> tuple[int, ...]:
-        with archive.open(name) as entry:
-            version = np.lib.format.read_magic(entry)
-            header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            size, _, dtype = header(entry)
-        if dtype.kind not in "biuf":
-            raise ValueError(f"{name} has dtype {dtype}, not numbers")
-        return tuple(size)
-
-    try:
-        with zipfile.ZipFile(path) as archive:
-            shapes = {name.removesuffix(".npy"): shape(archive, name) for name in archive.namelist()}
-    except (ValueError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path.name} is damaged or no NumPy archive ({error})") from error
-    return WeightFile(path, shapes, read, verify=lambda: _verify_zip(path))
+    arrays = read_npz(path)
+    return WeightFile(path, {name: a.shape for name, a in arrays.items()}, lambda name: arrays[name].read(path))
 
 
 def _open_pth(path: Path, ema: bool) -> WeightFile:
     tensors = tensors_in(read_pth(path), EMA_ENTRIES if ema else PLAIN_ENTRIES)
     if tensors is None:
         raise ValueError(f"{path.name} has no {'averaged ' if ema else ''}weights in it")
-    shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    return WeightFile(path, shapes, lambda name: read_tensor(path, tensors[name]), verify=lambda: _verify_zip(path))
+    if sum(t.itemsize * math.prod(t.shape) for t in tensors.values()) > MAX_SHARING * path.stat().st_size:
+        raise ValueError(f"{path.name} is refused: more of its tensors share their values than in any model")
+    intact: set[Entry] = set()
 
+    def read(name: str) -> np.ndarray:
+        if tensors[name].entry not in intact:
+            verify(path, tensors[name].entry)
+            intact.add(tensors[name].entry)
+        return read_tensor(path, tensors[name])
 
-def _verify_zip(path: Path) -> None:
-    """Read everything once and compare checksums, so that a model is not half loaded when a value is damaged."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            broken = archive.testzip()
-    except (zipfile.BadZipFile, EOFError) as error:
-        raise ValueError(f"{path.name} is damaged ({error})") from error
-    if broken is not None:
-        raise ValueError(f"{path.name} is damaged: the checksum of {broken} is wrong")
+    return WeightFile(path, {name: tensor.shape for name, tensor in tensors.items()}, read)

@@ -10,13 +10,13 @@ import difflib
 import fnmatch
 
 from . import cait
-from .model import Config, Cost, Family, Model, Outputs, outputs_of
+from .model import Config, Cost, Family, Model, Outputs, check_fits, outputs_of
 
 FAMILIES: tuple[Family, ...] = (cait.FAMILY,)
 
 __all__ = [
-    "FAMILIES", "Config", "Cost", "Family", "Model", "Outputs", "create_model", "family_named", "find_model",
-    "list_models", "outputs_of", "published_models",
+    "FAMILIES", "Config", "Cost", "Family", "Model", "Outputs", "check_fits", "create_model", "family_named",
+    "find_model", "list_models", "outputs_of", "published_models",
 ]  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from autograd.random import Stream
 from .. import nn
 from ..nn import drop_paths_drawn, residual
 from ..nn.layers import truncated_normal
-from .model import Config, Cost, Family, LazyTensor, Model, Outputs, Published
+from .model import MOST, Config, Cost, Family, LazyTensor, Model, Outputs, Published
 from .positions import resized_positions
 
 
@@ -74,6 +74,13 @@ class CaiTConfig(Config):
         super().__post_init__()
         if self.dim % self.heads:
             raise ValueError(f"dim {self.dim} does not divide into {self.heads} heads")
+        if not 1 <= self.dim * self.mlp_ratio <= MOST:
+            raise ValueError(f"mlp_ratio must make at least one hidden value, and fewer than {MOST:,}, of {self.dim}, "
+                             f"got {self.mlp_ratio}")  # fmt: skip
+
+    @property
+    def blocks(self) -> int:
+        return self.depth + self.depth_token_only
 
     @property
     def layers(self) -> str:

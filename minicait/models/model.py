@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from operator import index
@@ -13,6 +14,10 @@ from autograd import Tensor
 from autograd.backend import constant
 
 from ..nn import Module
+from ..nn.layers import shapes_only
+
+MOST = 10**9  # of any size in a configuration: far beyond any model, and small enough for exact costs
+MAX_SIDE = 4096  # pixels that a file may claim; the largest published models take 448
 
 
 class Outputs(NamedTuple):
@@ -33,10 +38,31 @@ class Cost(NamedTuple):
     forward_bytes: int  # per image without backward: about one block's share of it
 
 
+def _integer(value: Any) -> int:
+    if isinstance(value, bool):
+        raise TypeError
+    return index(value)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool | str) or not math.isfinite(value):
+        raise ValueError
+    return float(value)
+
+
 def _size(value: Any) -> tuple[int, int]:
     """Height and width, from one side or two."""
     height, width = value if isinstance(value, tuple | list) else (value, value)
-    return index(height), index(width)
+    return _integer(height), _integer(width)
+
+
+def _exactly(kind: type) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise TypeError
+        return value
+
+    return check
 
 
 @dataclass(frozen=True)
@@ -55,19 +81,22 @@ class Config:
 
     least: ClassVar[Mapping[str, int]] = {"num_classes": 1, "patch_size": 1, "dim": 1, "depth": 0}
     _kinds: ClassVar[Mapping[str, tuple[Callable[[Any], Any], str]]] = {
-        "int": (index, "an integer"), "float": (float, "a number"), "bool": (bool, "True or False"),
-        "str": (str, "a string"), "tuple[int, int]": (_size, "an integer or two"),
+        "int": (_integer, "an integer"), "float": (_number, "a number"), "bool": (_exactly(bool), "True or False"),
+        "str": (_exactly(str), "a string"), "tuple[int, int]": (_size, "an integer or two"),
     }  # fmt: skip
 
     def __post_init__(self) -> None:
         """Turn NumPy numbers into Python's, so that JSON takes them, and refuse sizes that fit no model."""
         for field in fields(self):
             name = field.type.__name__ if isinstance(field.type, type) else str(field.type)
-            (convert, kind), value = self._kinds[name], getattr(self, field.name)
+            (convert, kind), given = self._kinds[name], getattr(self, field.name)
             try:
-                object.__setattr__(self, field.name, convert(value))
-            except (TypeError, ValueError):
-                raise ValueError(f"{field.name} must be {kind}, got {value!r}") from None
+                value = convert(given)
+            except (TypeError, ValueError, OverflowError):
+                raise ValueError(f"{field.name} must be {kind}, got {repr(given)[:80]}") from None
+            if any(type(n) is int and abs(n) > MOST for n in (value if isinstance(value, tuple) else (value,))):
+                raise ValueError(f"{field.name} is larger than {MOST:,}")
+            object.__setattr__(self, field.name, value)
         for name, least in self.least.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
@@ -85,6 +114,11 @@ class Config:
     @property
     def patches(self) -> int:
         return self.grid[0] * self.grid[1]
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks in all stages, each with weights of its own."""
+        return self.depth
 
     @property
     def layers(self) -> str:
@@ -107,6 +141,21 @@ class Config:
         if not isinstance(content, dict) or set(content) != names:
             raise ValueError(f"expected a configuration with the entries {', '.join(sorted(names))}")
         return cls(**content)
+
+
+def check_fits(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise ValueError if tensors of these shapes are too few or too small for a model of this configuration.
+
+    To be called before a model is built from a file's claims: the model is then no larger than the file.
+    """
+    values, parameters = sum(map(math.prod, shapes.values())), config.cost().parameters
+    if config.blocks > len(shapes) or parameters > values:
+        raise ValueError(
+            f"the model of its configuration has {config.blocks:,} blocks and {parameters:,} parameters, but there are "
+            f"only {len(shapes):,} tensors with {values:,} values"
+        )
+    if max(config.img_size) > MAX_SIDE:
+        raise ValueError(f"images of {max(config.img_size):,} pixels are larger than {MAX_SIDE:,}")
 
 
 class LazyTensor(NamedTuple):
@@ -145,6 +194,12 @@ class Model(Module):
             return (kind or cls.config_type)(**sizes)
         except ValueError as error:
             raise ValueError(f"{cls.__name__}: {error}") from None
+
+    @classmethod
+    def shapes_of(cls, config: Config) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of the tensors of a model, without its memory."""
+        with shapes_only():
+            return {name: tensor.shape for name, tensor in cls.from_config(config).named_tensors()}
 
     @classmethod
     def config_of(cls, shapes: Mapping[str, tuple[int, ...]]) -> Config:

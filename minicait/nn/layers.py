@@ -7,6 +7,9 @@ from a new stream.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -17,9 +20,23 @@ from autograd.tensor import as_tensor
 
 from .module import Module, Parameter
 
+_SHAPES_ONLY = ContextVar("shapes_only", default=False)
+
+
+@contextmanager
+def shapes_only() -> Iterator[None]:
+    """Inside the block, weights are not drawn and take no memory: a model can be built to see its names and shapes."""
+    before = _SHAPES_ONLY.set(True)
+    try:
+        yield
+    finally:
+        _SHAPES_ONLY.reset(before)
+
 
 def truncated_normal(shape: tuple[int, ...], stream: Stream) -> np.ndarray:
     """Normal with standard deviation 0.02, truncated at ±2, as in the reference: that is 100 deviations."""
+    if _SHAPES_ONLY.get():
+        return np.broadcast_to(np.float32(0), shape)
     values = stream.generator().standard_normal(shape, dtype=np.float32)
     values *= 0.02
     return np.clip(values, -2, 2, out=values)
@@ -195,4 +212,6 @@ class PatchProjection(Module):
 
 def _uniform(shape: tuple[int, ...], bound: float, stream: Stream) -> np.ndarray:
     """U(-bound, bound)."""
+    if _SHAPES_ONLY.get():
+        return np.broadcast_to(np.float32(0), shape)
     return (stream.generator().random(shape, dtype=np.float32) * 2 - 1) * np.float32(bound)

@@ -19,7 +19,7 @@ from autograd.backend import to_device
 
 from ..files.tensorfile import open_tensors, write_tensors
 from ..machine import numerics
-from ..models import Model, family_named, family_of
+from ..models import Model, check_fits, family_named, family_of
 from ..schema import check_fields, from_json
 from .trainer import Trainer
 
@@ -56,11 +56,17 @@ class Checkpoint(NamedTuple):
 
     def model(self) -> Model:
         """A model of the kind that the checkpoint is of, with new weights."""
+        name = self.path.name
         if self.state.family is None:
-            name = self.path.name
             raise ValueError(f"{name} is of a model that belongs to no family: create it, and load the checkpoint")
-        family = family_named(self.state.family)
-        return family.model.from_config(family.model.config_type.from_json(self.state.config))
+        shapes = {key: array.shape for key, array in self.arrays.items() if key.startswith("model/")}
+        try:
+            family = family_named(self.state.family)
+            config = family.model.config_type.from_json(self.state.config)
+            check_fits(config, shapes)  # before a giant is built
+        except ValueError as error:
+            raise ValueError(f"{name} is damaged: it does not hold the model that it describes ({error})") from error
+        return family.model.from_config(config)
 
     def load_into(self, trainer: Trainer) -> None:
         """Put a trainer where the one that wrote the checkpoint was.

@@ -31,13 +31,17 @@ def predict(model: Module, images: Any, threads: int | None = None, micro_batch:
     """Logits (B, K) in evaluation mode, by micro-batches on threads.
 
     For a single image, the matrix products inside are spread over the threads instead: the last digits may then depend
-    on their number.
+    on their number. ValueError if a logit is not finite.
     """
     if model.device == "cpu" and len(images) == 1:
         keep_freed_memory()
-        with blas_threads(threads or cpu_count()), ag.no_grad(), evaluation_mode(model):
-            return model(_beside(model, images)).numpy()
-    return to_device(predicted_logits(model, images, threads, micro_batch), "cpu")
+        with blas_threads(threads or cpu_count()), ag.no_grad(), evaluation_mode(model), np.errstate(all="ignore"):
+            logits = model(_beside(model, images)).numpy()
+    else:
+        logits = to_device(predicted_logits(model, images, threads, micro_batch), "cpu")
+    if not np.isfinite(logits).all():
+        raise ValueError("the model's outputs are not finite: its weights are damaged")
+    return logits
 
 
 def predicted_logits(model: Module, images: Any, threads: int | None, micro_batch: int | None = None) -> Array:
@@ -56,7 +60,7 @@ def _pieces(
     workers = min(threads or cpu_count(), max(1, len(starts))) if on_cpu else 1
 
     def piece(start: int) -> Any:
-        with ag.no_grad():
+        with ag.no_grad(), np.errstate(all="ignore"):  # callers look at the result, not at warnings
             return work(_beside(model, images[start : start + size]))
 
     keep_freed_memory()
@@ -81,7 +85,8 @@ def evaluate(
         guesses = np.argsort(-logits, axis=1, kind="stable")[:, :5]
         hits = guesses == labels[:, None]
         right1, right5, count = right1 + int(hits[:, 0].sum()), right5 + int(hits.any(1).sum()), count + len(labels)
-        loss += ops.cross_entropy(logits, labels, reduction="sum").item()
+        with np.errstate(all="ignore"):  # a loss that is not finite says enough
+            loss += ops.cross_entropy(logits, labels, reduction="sum").item()
     if not count:
         raise ValueError("there is no image to evaluate on")
     return Scores(right1 / count, right5 / count, loss / count)
