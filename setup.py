@@ -23,7 +23,7 @@ setup(
         "autograd": ["py.typed"],
     },
     entry_points={"console_scripts": ["minicait = minicait.__main__:main"]},
-    install_requires=["numpy>=2.0", "pillow>=10.1", "safetensors>=0.4", "threadpoolctl>=3", "tqdm>=4.60"],
+    install_requires=["numpy>=2.0", "pillow>=10.1", "threadpoolctl>=3", "tqdm>=4.60"],
     extras_require={
         "cuda12": ["cupy-cuda12x[ctk]>=14,<15"],
         "cuda13": ["cupy-cuda13x[ctk]>=14,<15"],
@@ -34,11 +34,11 @@ setup(
             "nvidia-cuda-crt==13.2.86",
             "nvidia-cuda-cccl==13.2.86",
         ],
-        "test": ["pytest>=8", "hypothesis>=6.100", "sybil>=9"],
+        "test": ["pytest>=8", "hypothesis>=6.100", "safetensors>=0.4", "sybil>=9"],
         "browser": ["selenium>=4.20"],  # and Chromium with its chromedriver, which are no Python packages
         "compare": ["torch>=2.4", "timm>=1.0.20"],
         "dev": ["ruff>=0.14", "mypy>=1.18", "build>=1.2"],
-        "docs": ["sphinx>=9.0", "myst-nb>=1.4", "furo>=2025.12.19"],
+        "docs": ["sphinx>=9.0", "myst-nb>=1.4", "furo>=2025.12.19", "safetensors>=0.4"],
     },
     classifiers=[
         "Programming Language :: Python :: 3",
