@@ -224,3 +224,18 @@ def _luminance(colour):
     parts = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
     linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
     return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def test_no_other_script_runs_and_nothing_is_loaded(browser, file):
+    """Should markup ever slip into the page, its Content-Security-Policy stops it."""
+    browser.open(file)
+    browser.run("""
+        const script = document.createElement('script');
+        script.textContent = 'window.injected = 1';
+        const image = document.createElement('img');
+        image.src = 'https://example.org/pixel.png';
+        document.body.append(script, image);
+    """)
+    assert browser.run("return window.injected") is None
+    errors = browser.console_errors()
+    assert len(errors) == 2 and all("Content Security Policy" in error for error in errors), errors
