@@ -5,6 +5,7 @@ pth          PyTorch's .pth, read without PyTorch and without executing anything
 tensorfile   .safetensors
 pretrained   a trained model from its weights; the authors' weights, downloaded
 download     downloads that resume
+fetch, part  an HTTP request that ends; a partial download
 archive      safe extraction of .tgz
 atomic       atomic writes
 """

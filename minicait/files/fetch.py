@@ -1,0 +1,117 @@
+"""An HTTP request that ends, whatever the server does.
+
+A socket's timeout starts anew with each byte, and http.client waits as long as a server says "100 Continue". So a
+watchdog ends the connection unless enough of the file arrives in every WINDOW, headers and redirects included: a file
+of n bytes takes at most n / LEAST + 2 windows.
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+import urllib.error
+import urllib.request
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+TIMEOUT = 30  # seconds without any data
+WINDOW = 60  # seconds, in each of which
+LEAST = 60_000  # bytes of the file must arrive: a kilobyte per second; then 1.4 GB take two weeks
+
+
+class Watchdog:
+    """A context in which connections are shut down when less than LEAST arrives in a WINDOW; then it raises OSError."""
+
+    def __init__(self) -> None:
+        self.arrived = 0  # bytes of the file, counted by the caller
+        self.too_slow = False
+        self._sockets: list[socket.socket] = []
+        self._finished = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def add(self, connected: socket.socket) -> None:
+        self._sockets.append(connected.dup())  # TLS would take over the original
+
+    def __enter__(self) -> Watchdog:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        self._finished.set()
+        self._thread.join()
+        for connected in self._sockets:
+            connected.close()
+        if self.too_slow and (kind is None or issubclass(kind, Exception)):  # any other, such as Ctrl-C, goes on
+            raise TimeoutError(f"the server is too slow: less than {LEAST:,} bytes arrived in {WINDOW} seconds")
+
+    def _watch(self) -> None:
+        before = 0
+        while not self._finished.wait(WINDOW):
+            if self.arrived < before + LEAST:
+                self.too_slow = True
+                for connected in self._sockets.copy():
+                    with suppress(OSError):  # it has ended by itself
+                        connected.shutdown(socket.SHUT_RDWR)
+            before = self.arrived
+
+
+class _Connection(http.client.HTTPConnection):
+    watchdog: Watchdog
+
+    def connect(self) -> None:
+        super().connect()
+        self.watchdog.add(self.sock)
+
+
+class _SecureConnection(http.client.HTTPSConnection, _Connection):
+    """HTTPSConnection.connect calls _Connection's before it begins with TLS."""
+
+
+class _Handler(urllib.request.AbstractHTTPHandler):
+    def __init__(self, watchdog: Watchdog) -> None:
+        super().__init__()
+        self.watchdog = watchdog
+
+    def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        return self._open(_Connection, request)
+
+    def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        return self._open(_SecureConnection, request)
+
+    def _open(self, kind: type[_Connection], request: urllib.request.Request) -> http.client.HTTPResponse:
+        def connection(host: str, **options: Any) -> _Connection:
+            made = kind(host, **options)
+            made.watchdog = self.watchdog
+            return made
+
+        return self.do_open(connection, request)
+
+    http_request = https_request = urllib.request.AbstractHTTPHandler.do_request_
+
+
+class Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows at most ten redirects, to http and https only, and never from https to http."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        fp.close()  # or urllib would read all of it into memory
+        if urlsplit(newurl).scheme not in ("https", urlsplit(req.full_url).scheme):
+            raise urllib.error.URLError(f"it redirects to {newurl}, which is not trusted")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def open_url(request: urllib.request.Request, watchdog: Watchdog, redirects: Redirects) -> http.client.HTTPResponse:
+    """Send a request and return the answer, its body unread. Proxies are those of the environment."""
+    opener = urllib.request.OpenerDirector()  # build_opener would add ftp: and file:
+    for handler in (
+        urllib.request.ProxyHandler(),
+        urllib.request.UnknownHandler(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        redirects,
+        _Handler(watchdog),
+    ):
+        opener.add_handler(handler)
+    answer: http.client.HTTPResponse = opener.open(request, timeout=TIMEOUT)
+    return answer
