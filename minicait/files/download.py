@@ -188,7 +188,6 @@ def _fetch(url: str, part: Part, sha256: str | None, size: int | None) -> _Expec
     try:
         return _receive(request, part, done, _Expected(sha256, size))
     except urllib.error.HTTPError as error:
-        error.close()
         if error.code != 416 or not done:
             raise
     except (OSError, http.client.HTTPException):

@@ -27,12 +27,20 @@ class Watchdog:
     def __init__(self) -> None:
         self.arrived = 0  # bytes of the file, counted by the caller
         self.too_slow = False
-        self._sockets: list[socket.socket] = []
+        self._socket: socket.socket | None = None  # of the last connection
         self._finished = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def add(self, connected: socket.socket) -> None:
-        self._sockets.append(connected.dup())  # TLS would take over the original
+    def watch(self, connected: socket.socket) -> None:
+        """Watch this connection; the one before ends, because only redirects make a second."""
+        self._end()
+        self._socket = connected.dup()  # TLS would take over the original
+
+    def _end(self) -> None:
+        if self._socket is not None:
+            with suppress(OSError):  # it has ended by itself
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.close()
 
     def __enter__(self) -> Watchdog:
         self._thread.start()
@@ -41,19 +49,16 @@ class Watchdog:
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
         self._finished.set()
         self._thread.join()
-        for connected in self._sockets:
-            connected.close()
+        self._end()
         if self.too_slow and (kind is None or issubclass(kind, Exception)):  # any other, such as Ctrl-C, goes on
             raise TimeoutError(f"the server is too slow: less than {LEAST:,} bytes arrived in {WINDOW} seconds")
 
-    def _watch(self) -> None:
+    def _run(self) -> None:
         before = 0
         while not self._finished.wait(WINDOW):
             if self.arrived < before + LEAST:
                 self.too_slow = True
-                for connected in self._sockets.copy():
-                    with suppress(OSError):  # it has ended by itself
-                        connected.shutdown(socket.SHUT_RDWR)
+                self._end()
             before = self.arrived
 
 
@@ -62,7 +67,7 @@ class _Connection(http.client.HTTPConnection):
 
     def connect(self) -> None:
         super().connect()
-        self.watchdog.add(self.sock)
+        self.watchdog.watch(self.sock)
 
 
 class _SecureConnection(http.client.HTTPSConnection, _Connection):
@@ -73,6 +78,7 @@ class _Handler(urllib.request.AbstractHTTPHandler):
     def __init__(self, watchdog: Watchdog) -> None:
         super().__init__()
         self.watchdog = watchdog
+        self.answer: http.client.HTTPResponse | None = None  # the last one
 
     def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
         return self._open(_Connection, request)
@@ -86,7 +92,8 @@ class _Handler(urllib.request.AbstractHTTPHandler):
             made.watchdog = self.watchdog
             return made
 
-        return self.do_open(connection, request)
+        self.answer = self.do_open(connection, request)
+        return self.answer
 
     http_request = https_request = urllib.request.AbstractHTTPHandler.do_request_
 
@@ -104,14 +111,20 @@ class Redirects(urllib.request.HTTPRedirectHandler):
 def open_url(request: urllib.request.Request, watchdog: Watchdog, redirects: Redirects) -> http.client.HTTPResponse:
     """Send a request and return the answer, its body unread. Proxies are those of the environment."""
     opener = urllib.request.OpenerDirector()  # build_opener would add ftp: and file:
+    http_handler = _Handler(watchdog)
     for handler in (
         urllib.request.ProxyHandler(),
         urllib.request.UnknownHandler(),
         urllib.request.HTTPDefaultErrorHandler(),
         urllib.request.HTTPErrorProcessor(),
         redirects,
-        _Handler(watchdog),
+        http_handler,
     ):
         opener.add_handler(handler)
-    answer: http.client.HTTPResponse = opener.open(request, timeout=TIMEOUT)
+    try:
+        answer: http.client.HTTPResponse = opener.open(request, timeout=TIMEOUT)
+    except BaseException:
+        if http_handler.answer is not None:
+            http_handler.answer.close()
+        raise
     return answer
