@@ -33,6 +33,7 @@ TRIES = 3  # as long as each makes progress
 MAX_SIZE = 4 << 30  # bytes, where no size is known; the largest published weights have 1.4 GB
 MAX_WORDS = 120  # characters that are repeated of what a server says
 MAX_WAIT = 3600  # seconds for another process that downloads to the same folder
+SILENT_WAIT = 1  # seconds of them before the user is told
 
 
 class DownloadError(RuntimeError):
@@ -129,7 +130,7 @@ def _locked(folder: Path) -> Iterator[None]:
             waited = time.monotonic() - start
             if waited > MAX_WAIT:
                 raise DownloadError(f"another process has been downloading to {folder} for too long: stop it first")
-            if waited > 1 and not told:
+            if waited > SILENT_WAIT and not told:
                 print(f"waiting for another process that downloads to {folder}", file=sys.stderr)
                 told = True
             time.sleep(0.05)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import http.client
 import socket
 import threading
-import urllib.error
 import urllib.request
 from contextlib import suppress
 from typing import Any
@@ -104,7 +103,7 @@ class Redirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         fp.close()  # or urllib would read all of it into memory
         if urlsplit(newurl).scheme not in ("https", urlsplit(req.full_url).scheme):
-            raise urllib.error.URLError(f"it redirects to {newurl}, which is not trusted")
+            raise OSError(f"it redirects to {newurl}, which is not trusted")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 

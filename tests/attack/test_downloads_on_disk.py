@@ -122,7 +122,8 @@ def test_a_cache_that_cannot_be_written(command, cache):
 
 
 def test_a_process_that_holds_the_folder_is_waited_for_and_then_not(server, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(module, "MAX_WAIT", 1.2)
+    monkeypatch.setattr(module, "MAX_WAIT", 0.3)
+    monkeypatch.setattr(module, "SILENT_WAIT", 0.1)
     other = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(other, fcntl.LOCK_EX)
     with pytest.raises(DownloadError, match=f"another process has been downloading to {tmp_path} for too long"):
