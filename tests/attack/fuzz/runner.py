@@ -10,7 +10,6 @@ import os
 import resource
 import signal
 import struct
-import sys
 import tempfile
 import time
 import traceback
@@ -53,23 +52,18 @@ class Outcome:
 
 def fuzz(reader: Reader, first_seed: int, examples: int, seconds: float, findings: Path = FINDINGS) -> Outcome:
     """Read all seeds, then at least `examples` mutated ones, and more until `seconds` have passed."""
-    outcome, start, number = Outcome(reader.name), time.monotonic(), first_seed
-    state = _State(findings)
-    inputs: dict[str, bytes] | None = reader.seeds()
+    start, number, state = time.monotonic(), first_seed, _State(findings)
+    inputs = reader.seeds()
     while True:
-        left = start + seconds - time.monotonic()
-        state.counts[0] = 0
-        ended = state.child(reader, number, examples, left, inputs)
-        outcome.executions += state.counts[0]
-        outcome.accepted, outcome.refused = state.counts[1:3]
-        if ended == "":
+        with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
+            child = _Child(reader, state, Path(folder) / reader.file_name)
+            ended = child.start(number, examples, start + seconds - time.monotonic(), inputs)
+        if ended:
+            child.report(ended)
+        if not ended or state.counts[3] >= MOST_FINDINGS:
             break
-        state.finding(reader, ended)
-        if state.counts[3] >= MOST_FINDINGS:
-            break
-        number, inputs = number + 100_000, None  # go on with others than those that led here
-    outcome.seconds, outcome.findings = time.monotonic() - start, state.read_findings()
-    return outcome
+        number, inputs = number + 100_000, {}  # go on with others than those that led here
+    return Outcome(reader.name, *state.counts[:3], time.monotonic() - start, state.findings())
 
 
 class _State:
@@ -96,19 +90,23 @@ class _State:
         self.list.write(f"{path}\t{what}\n".encode(errors="backslashreplace"))
         self.list.flush()
 
-    def read_findings(self) -> list[str]:
+    def findings(self) -> list[str]:
         self.list.seek(0)
         return self.list.read().decode().splitlines()
 
-    def child(self, reader: Reader, number: int, examples: int, seconds: float, inputs: dict[str, bytes] | None) -> str:
-        """Run a child process; "" if it ended well, otherwise what happened to it."""
-        sys.stdout.flush()
+
+class _Child:
+    def __init__(self, reader: Reader, state: _State, path: Path) -> None:
+        self.reader, self.state, self.path = reader, state, path
+
+    def start(self, number: int, examples: int, seconds: float, inputs: dict[str, bytes]) -> str:
+        """Run in a process; return "" if it ended well, otherwise what happened to it."""
         pid = os.fork()
         if pid == 0:
             code, errors = 1, os.dup(2)
             try:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # libtiff writes there
-                _Child(reader, self).run(number, examples, seconds, inputs)
+                self.run(number, examples, seconds, inputs)
                 code = 0
             except BaseException:
                 os.dup2(errors, 2)
@@ -120,29 +118,21 @@ class _State:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 break
-            if self.counts[0] != before:
-                before, since = self.counts[0], time.monotonic()
-            elif time.monotonic() - since > 2 * reader.seconds + 1:  # even the alarm does not reach it
+            if self.state.counts[0] != before:
+                before, since = self.state.counts[0], time.monotonic()
+            elif time.monotonic() - since > 2 * self.reader.seconds + 1:  # even the alarm does not reach it
                 os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)
         code = os.waitstatus_to_exitcode(status)
         return "" if code == 0 else f"the process ended with {signal.Signals(-code).name if code < 0 else code}"
 
-
-class _Child:
-    def __init__(self, reader: Reader, state: _State) -> None:
-        self.reader, self.state = reader, state
-        self.folder = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
-        self.path = self.folder / reader.file_name
-        self.known: set[str] = set()
-
-    def run(self, number: int, examples: int, seconds: float, inputs: dict[str, bytes] | None) -> None:
+    def run(self, number: int, examples: int, seconds: float, inputs: dict[str, bytes]) -> None:
         warnings.simplefilter("ignore")
         signal.signal(signal.SIGALRM, _raise_too_slow)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + (self.reader.megabytes << 20),) * 2)
-        for name, data in (inputs or {}).items():
+        for name, data in inputs.items():
             accepted = self.state.counts[1]
             self.execute(data)
             if name.startswith("valid") and self.state.counts[1] == accepted:
@@ -162,9 +152,6 @@ class _Child:
                                suppress_health_check=list(HealthCheck))  # fmt: skip
             seed(number)(options(given(programs())(example)))()
             number += 1
-        for left in self.folder.iterdir():
-            left.unlink()
-        self.folder.rmdir()
 
     def execute(self, data: bytes) -> None:
         self.state.now_reading(data)
@@ -186,9 +173,8 @@ class _Child:
             self.report(f"{type(error).__name__} in {places}", str(error)[:200])
 
     def report(self, what: str, more: str = "") -> None:
-        """Once for each kind of finding."""
-        if what not in self.known:
-            self.known.add(what)
+        """Keep the first file of each kind of finding."""
+        if not any(found.partition("\t")[2].startswith(what) for found in self.state.findings()):
             self.state.finding(self.reader, f"{what}: {' '.join(more.split())}" if more else what)
 
 
