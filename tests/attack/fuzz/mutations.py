@@ -31,7 +31,7 @@ class Program:
 
     def __init__(self, step: bytes) -> None:
         self.kind = step[0]
-        self.a, self.b, self.c = (int.from_bytes(step[i : i + 4], "little") for i in (1, 4, 8))
+        self.a, self.b, self.c = (int.from_bytes(step[i:j], "little") for i, j in ((1, 4), (4, 8), (8, 12)))
 
     def place(self, length: int) -> int:
         """A position, in half of the cases among the first bytes, where headers are."""
@@ -62,6 +62,8 @@ def mutate(data: bytes, step: bytes, seeds: Sequence[bytes], tokens: Sequence[by
         lambda: data + bytes([p.a & 255]) * size,
         lambda: data[:place] + token + data[place:],
         lambda: _put(data, place, token),
+        lambda: data[:place] + _often(data[place : place + size], p.c) + data[place + size :],
+        lambda: data[:place] + _often(token, p.c) + data[place:],
         lambda: _numbers(data, p),
         lambda: _numbers(data, p),
         lambda: _json(data, p),
@@ -73,6 +75,11 @@ def mutate(data: bytes, step: bytes, seeds: Sequence[bytes], tokens: Sequence[by
 
 def _put(data: bytes, place: int, new: bytes) -> bytes:
     return data[:place] + new + data[place + len(new) :]
+
+
+def _often(content: bytes, times: int) -> bytes:
+    """Up to 100,000 times, which is deeper than any stack."""
+    return content * min(1 << times % 18, 200_000 // max(1, len(content)))
 
 
 def _integer(value: int, form: int) -> bytes:
@@ -156,4 +163,4 @@ def mutated(
         steps = steps[:1] if how % 16 == 1 else []
     for step in steps:
         data = mutate(data, step, seeds, tokens)
-    return data
+    return data[:MAX_LENGTH]

@@ -84,7 +84,7 @@ class _State:
         """Keep the bytes that are being read as a file."""
         data = self.memory[HEAD.size : HEAD.size + self.counts[4]]
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"{reader.name}-{hashlib.sha256(data).hexdigest()[:12]}{reader.suffix}"
+        path = self.folder / f"{reader.name}-{hashlib.sha256(data).hexdigest()[:12]}.{reader.suffix.lstrip('.')}"
         path.write_bytes(data)
         self.counts[3] += 1
         self.list.write(f"{path}\t{what}\n".encode(errors="backslashreplace"))
@@ -160,8 +160,10 @@ class _Child:
             with _alarm(self.reader.seconds):
                 self.reader.read(self.path)
             self.state.counts[1] += 1
-        except self.reader.errors:
+        except self.reader.errors as error:
             self.state.counts[2] += 1
+            if isinstance(error.__cause__ or error.__context__, MemoryError):  # a reader may take it for damage
+                self.report(f"it takes more than {self.reader.megabytes} megabytes")
         except TooSlowError:
             self.report(f"it takes more than {self.reader.seconds} seconds")
         except MemoryError:

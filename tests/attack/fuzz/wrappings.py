@@ -32,7 +32,7 @@ def zip_entries(data: bytes) -> Parts:
         changed = parts[0].decode("latin-1").split("\n") + names[len(parts[0].split(b"\n")) :]
         with zipfile.ZipFile(buffer, "w") as archive:
             for name, content in zip(changed, parts[1:], strict=False):
-                archive.writestr(zipfile.ZipInfo(name or "?"), content)
+                archive.writestr(zipfile.ZipInfo(name[:20_000] or "?"), content)  # 65,535 bytes fit
         return buffer.getvalue()
 
     return ["\n".join(names).encode(), *contents], join
