@@ -198,6 +198,26 @@ def test_an_archive_with_other_things_in_it_is_refused(server, cache, monkeypatc
     assert names_in(cache) == [] and names_in(cache.parent) == ["imagenette"]
 
 
+@pytest.mark.parametrize("name", ["elsewhere/a", NAME])
+def test_an_archive_without_the_folder_is_refused_and_not_met_again(server, cache, monkeypatch, name):
+    """It has another one, or a file of that name."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        tar.addfile(tarfile.TarInfo(name))
+    server.files[ADDRESS] = buffer.getvalue()
+    monkeypatch.setitem(ARCHIVES, "160", announced(buffer.getvalue()))
+    with pytest.raises(DownloadError, match=rf"{NAME}\.tgz holds no folder {NAME}; it was deleted, try again"):
+        imagenette()
+    assert names_in(cache) == []
+
+
+def test_the_files_are_on_disk_before_the_archive_is_deleted(server, cache, monkeypatch):
+    seen = []
+    monkeypatch.setattr(os, "sync", lambda: seen.append((names_in(cache)[0], (cache / NAME).exists())))
+    assert_complete(imagenette())
+    assert seen == [(f"{NAME}.tgz", False)]
+
+
 @pytest.mark.parametrize("moment", ["before it is opened", "before it is renamed"])
 def test_another_process_may_be_faster(server, cache, monkeypatch, moment):
     extract = module.extract
