@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -57,7 +58,7 @@ class Part:
             os.fsync(file.fileno())
         self.path.replace(path)
         self.discard()
-        if os.name == "posix":  # Windows does it by itself
+        with suppress(OSError):  # Windows cannot open folders, and some file systems do not sync them
             folder = os.open(path.parent, os.O_RDONLY)
             try:
                 os.fsync(folder)
