@@ -1,8 +1,9 @@
-"""A server on this machine, which can do what the servers of the world do to downloads."""
+"""Servers on this machine, which can do what the servers of the world do to downloads."""
 
 import hashlib
+import socket
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
@@ -67,3 +68,56 @@ def local_server():
         yield running
         running.shutdown()
         thread.join()
+
+
+class RawServer:
+    """Sends bytes that may be no HTTP: `answer()` returns the chunks for one connection, endless ones until it ends."""
+
+    def __init__(self, answer):
+        self.answer = answer
+        self.requests = []
+        self.sent = 0  # bytes
+        self.stopped = threading.Event()
+        self._listening = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self):
+        with suppress(OSError):  # it was closed
+            while True:
+                connection, _ = self._listening.accept()
+                with connection, suppress(OSError):  # the client has enough
+                    self._answer(connection)
+
+    def _answer(self, connection):
+        connection.settimeout(5)
+        request = b""
+        while b"\r\n\r\n" not in request:
+            request += (received := connection.recv(65536))
+            if not received:
+                return
+        self.requests.append(request)
+        for chunk in self.answer():
+            if self.stopped.is_set():
+                return
+            connection.sendall(chunk)
+            self.sent += len(chunk)
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(65536):  # a reset would overtake what was sent
+            pass
+
+    def close(self):
+        self.stopped.set()
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self._thread.join()
+
+
+@contextmanager
+def raw_server(answer):
+    server = RawServer(answer)
+    try:
+        yield server
+    finally:
+        server.close()

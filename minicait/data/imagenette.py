@@ -41,10 +41,9 @@ def imagenette(size: str = "160") -> Path:
     _clear_leftovers(folder.parent)
     if folder.is_dir():
         return folder
-    packed = folder.with_name(f"{archive.name}.tgz")
-    if not packed.is_file() or packed.stat().st_size != archive.size:  # otherwise unpacking was interrupted
-        host = os.environ.get("MINICAIT_IMAGENETTE", HOST)
-        download(f"{host}/{archive.name}.tgz", packed, archive.sha256, archive.size)
+    url = f"{os.environ.get('MINICAIT_IMAGENETTE', HOST)}/{archive.name}.tgz"
+    # if unpacking was interrupted, the archive is there, and only its hash is checked
+    packed = download(url, folder.with_name(f"{archive.name}.tgz"), archive.sha256, archive.size)
     _unpack(packed, folder)
     with suppress(OSError):  # Windows: another process is reading it, and will delete it
         packed.unlink()
@@ -56,6 +55,10 @@ def _unpack(packed: Path, folder: Path) -> None:
     temporary = Path(tempfile.mkdtemp(prefix=UNPACKING, dir=folder.parent))
     try:
         extract(packed, temporary, limit=2 * packed.stat().st_size)  # JPEG files hardly shrink
+        if not (temporary / folder.name).is_dir():
+            raise ValueError(f"{packed} holds no folder {folder.name}")
+        if hasattr(os, "sync"):
+            os.sync()  # all files at once, before the folder has its name and the archive is deleted
         (temporary / folder.name).rename(folder)
     except OSError as error:
         if not folder.is_dir():  # otherwise another process was faster

@@ -9,6 +9,7 @@ unpickle     pickles, interpreted without running anything
 bounds       names and shapes that a tensor can have
 pretrained   a trained model from its weights; the authors' weights, downloaded
 download     downloads that resume
+fetch, part  an HTTP request that ends; a partial download
 archive      safe extraction of .tgz
 atomic       atomic writes
 """
