@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import re
 import stat
-from contextlib import suppress
 from pathlib import Path
 from typing import IO
+
+from .atomic import sync_folder
 
 TAG = re.compile('"[!#-~]{1,200}"')  # an ETag that a file and a request can hold; weak ones identify no bytes
 
@@ -58,12 +59,7 @@ class Part:
             os.fsync(file.fileno())
         self.path.replace(path)
         self.discard()
-        with suppress(OSError):  # Windows cannot open folders, and some file systems do not sync them
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+        sync_folder(path.parent)
 
     def discard(self) -> None:
         self.path.unlink(missing_ok=True)

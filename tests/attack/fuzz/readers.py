@@ -23,7 +23,7 @@ from minicait.files.pretrained import load_model
 from minicait.files.weights import open_weights
 from minicait.run.folder import read_plan
 from minicait.run.plan import Plan
-from minicait.train.checkpoint import checkpoint_model, read_checkpoint
+from minicait.train.checkpoint import read_checkpoint
 from minicait.train.recipe import recipe, with_settings
 
 from . import wrappings
@@ -90,9 +90,10 @@ def plan(path: Path) -> None:
 
 
 def checkpoint(path: Path) -> None:
-    state, arrays = read_checkpoint(path)
-    assert isinstance(state, dict) and all(isinstance(array, np.ndarray) for array in arrays.values())
-    checkpoint_model(path)
+    read = read_checkpoint(path)
+    assert json.dumps(asdict(read.state), allow_nan=False)
+    assert all(isinstance(array, np.ndarray) for array in read.arrays.values())
+    read.model()
 
 
 def settings(path: Path) -> None:
