@@ -109,7 +109,7 @@ def weights() -> None:
     save_checkpoint(Trainer(model(), recipe("shapes")), SEEDS / "checkpoint/valid-new.safetensors", {"best": 0.5})
     unfinished = save({"model/a": small["a"], "mean/a": small["a"]}, read_metadata("checkpoint/valid-new.safetensors"))
     parts, join = safetensors(unfinished)
-    write("checkpoint/valid-small.safetensors", join(parts))  # with its new hash
+    write("checkpoint/small.safetensors", join(parts))  # with its new hash, but not the model that it describes
 
 
 def read_metadata(name: str) -> dict[str, str]:
