@@ -13,6 +13,8 @@ bench        speed and memory, beside PyTorch
 selftest     tests of this machine and its GPU
 cli          the command line
 machine      CPUs, threads and memory
+schema       plain data with types that are checked
+text         names from strangers, made safe to print
 """
 
 from importlib import import_module
