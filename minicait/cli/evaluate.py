@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from typing import Any
 
 from tqdm import tqdm
 
+from ..data.crops import check_crop_ratio
 from ..data.loader import Batch, Loader
 from ..data.transforms import evaluation
 from ..files.pretrained import load_model, outputs_for
 from ..run.advice import evaluation_memory, memory_advice
+from ..text import printable
 from ..train.evaluate import evaluate
 from . import options
 
@@ -37,6 +40,8 @@ def add_to(commands: Any) -> None:
 
 def _evaluate(args: argparse.Namespace) -> int:
     device = options.device(args)
+    if args.crop_ratio is not None:
+        check_crop_ratio(args.crop_ratio)
     model, info = load_model(args.weights, args.img_size)
     side = model.img_size[0]
     ratio = info.crop_ratio if args.crop_ratio is None else args.crop_ratio
@@ -49,13 +54,15 @@ def _evaluate(args: argparse.Namespace) -> int:
     memory = evaluation_memory(model, min(args.batch_size, len(images)), args.micro_batch)
     with memory_advice(device, memory, "a smaller --img-size"):
         scores = evaluate(model.to(device), batches, args.threads, args.micro_batch)
+    if not math.isfinite(scores.loss):
+        raise ValueError(f"{args.weights} gives a loss of {scores.loss}: its weights are damaged")
     count = len(images) - len(loader.bad)
     rate = count / (time.perf_counter() - start)
     if args.json:
         print(json.dumps({**scores._asdict(), "images": count, "left_out": len(loader.bad), "images_per_second": rate}))
         return 0
     for reason in loader.bad.values():
-        print(f"skipped: {reason}")
+        print(f"skipped: {printable(reason)}")
     print(f"top-1 {scores.top1:.2%}, top-5 {scores.top5:.2%}, loss {scores.loss:.4f}; "
           f"{count:,} images of {side} pixels, {rate:.3g} images/s")  # fmt: skip
     return 0

@@ -107,7 +107,7 @@ def jpeg(image):
     ("content", "reason"),
     [
         (b"", "it is empty"),
-        (b"this is no image", "Pillow does not recognise it as an image"),
+        (b"this is no image", "it is not a JPEG, PNG, WebP, GIF, BMP or TIFF image"),
         (jpeg(photograph(64, 48))[:700], "truncated"),
         (b"\x89PNG\r\n\x1a\n" + b"\0" * 40, "cannot be read"),
     ],
