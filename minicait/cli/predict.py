@@ -38,7 +38,9 @@ def add_to(commands: Any) -> None:
     options.add_weights(parser)
     parser.add_argument("--top", type=int, default=5, metavar="N", help="guesses per image (default: %(default)s)")
     options.add_machine(parser.add_argument_group("machine"))
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--json", action="store_true", help=r"print JSON, with escapes such as \udce9 for names that are not UTF-8"
+    )
 
 
 def _predict(args: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ beside the file itself, and time in proportion to the size of the file and the n
 from __future__ import annotations
 
 import io
+import logging
 import re
 import stat
 import struct
@@ -19,14 +20,15 @@ from PIL import BmpImagePlugin, GifImagePlugin, Image, JpegImagePlugin, PngImage
 
 MAX_PIXELS = 1 << 26  # 67 million: cameras and phones have up to 64, and those of more usually combine them
 MAX_SIDE = 65_535  # the limit of JPEG
-MAX_BYTES = 4 * MAX_PIXELS  # the size of the largest image, uncompressed
 MAX_METADATA = 1 << 24  # bytes before the pixels: colour profiles, previews and depth maps take a few millions
+MAX_BYTES = 4 * MAX_PIXELS + MAX_METADATA  # the size of the largest image, uncompressed
 MAX_PARTS = 1 << 18  # segments, chunks, blocks, strips: enough for the largest image in tiles of 16 x 16
 MAX_SCANS = 100  # of a progressive JPEG: encoders write about ten, and each costs a pass over all pixels
 MAX_DIRECTORIES = 8  # of a TIFF: its own, and those for EXIF and GPS
 
 # Pillow warns of odd metadata, which does not matter here, and of large images, which have a limit of our own.
 warnings.filterwarnings("ignore", module=r"PIL\.")
+logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 
 def read(path: Path) -> bytes:
@@ -65,12 +67,13 @@ def open_image(content: bytes) -> Image.Image:
     if check is not None:
         check(content)
     file = stream(content)
-    image = opener(file)
+    try:
+        image = opener(file)
+    except Image.DecompressionBombError as error:
+        raise ValueError(f"it has more than the {MAX_PIXELS:,} pixels that images may have") from error
     if isinstance(file, Metered):
         file.metadata = 2 * MAX_BYTES  # from here on, pixels are read
     width, height = image.size
-    if width < 1 or height < 1:
-        raise ValueError("it has no pixels")
     if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
         raise ValueError(f"it has {width:,} x {height:,} pixels; images may have {MAX_PIXELS:,}, {MAX_SIDE:,} a side")
     return image
@@ -116,7 +119,7 @@ def check_directories(content: bytes) -> None:
         count = int.from_bytes(content[begin - head.size : begin], "little" if order == "<" else "big")
         whole = content[begin : begin + min(count, MAX_PARTS + 1) * entry.size]
         for tag, kind, number, value in entry.iter_unpack(whole[: len(whole) // entry.size * entry.size]):
-            values += 1 if kind in BYTES else number
+            values += 1 if kind in BYTES else max(1, number)
             if tag in SUBDIRECTORIES:
                 if kind not in POINTERS or number != 1:
                     raise ValueError("its directories are damaged")
