@@ -23,6 +23,7 @@ MAX_SIDE = 65_535  # the limit of JPEG
 MAX_METADATA = 1 << 24  # bytes before the pixels: colour profiles, previews and depth maps take a few millions
 MAX_BYTES = 4 * MAX_PIXELS + MAX_METADATA  # the size of the largest image, uncompressed
 MAX_PARTS = 1 << 18  # segments, chunks, blocks, strips: enough for the largest image in tiles of 16 x 16
+SMALL = 1 << 20  # bytes: metadata in such a file can do no harm, and need not be counted
 MAX_SCANS = 100  # of a progressive JPEG: encoders write about ten, and each costs a pass over all pixels
 MAX_DIRECTORIES = 8  # of a TIFF: its own, and those for EXIF and GPS
 
@@ -66,7 +67,7 @@ def open_image(content: bytes) -> Image.Image:
     check, stream, opener = known
     if check is not None:
         check(content)
-    file = stream(content)
+    file = stream(content) if len(content) > SMALL else io.BytesIO(content)
     try:
         image = opener(file)
     except Image.DecompressionBombError as error:
