@@ -7,22 +7,34 @@ beside the file itself, and time in proportion to the size of the file and the n
 
 from __future__ import annotations
 
+import ctypes
 import io
 import logging
+import math
 import re
 import stat
 import struct
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from PIL import BmpImagePlugin, GifImagePlugin, Image, JpegImagePlugin, PngImagePlugin, TiffImagePlugin, WebPImagePlugin
+from PIL import (
+    BmpImagePlugin,
+    GifImagePlugin,
+    Image,
+    JpegImagePlugin,
+    PngImagePlugin,
+    TiffImagePlugin,
+    WebPImagePlugin,
+    _imaging,
+)
 
 MAX_PIXELS = 1 << 26  # 67 million: cameras and phones have up to 64, and those of more usually combine them
 MAX_SIDE = 65_535  # the limit of JPEG
 MAX_METADATA = 1 << 24  # bytes before the pixels: colour profiles, previews and depth maps take a few millions
 MAX_BYTES = 4 * MAX_PIXELS + MAX_METADATA  # the size of the largest image, uncompressed
-MAX_PARTS = 1 << 18  # segments, chunks, blocks, strips: enough for the largest image in tiles of 16 x 16
+MAX_PARTS = 1 << 18  # segments, chunks, blocks, strips: enough for the largest image in tiles of 32 x 32
 SMALL = 1 << 20  # bytes: metadata in such a file can do no harm, and need not be counted
 MAX_SCANS = 100  # of a progressive JPEG: encoders write about ten, and each costs a pass over all pixels
 MAX_DIRECTORIES = 8  # of a TIFF: its own, and those for EXIF and GPS
@@ -30,6 +42,8 @@ MAX_DIRECTORIES = 8  # of a TIFF: its own, and those for EXIF and GPS
 # Pillow warns of odd metadata, which does not matter here, and of large images, which have a limit of our own.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 logging.getLogger("PIL").addHandler(logging.NullHandler())
+with suppress(OSError, AttributeError):  # libtiff prints its errors; Windows has it built in, where this fails
+    ctypes.CDLL(_imaging.__file__).TIFFSetErrorHandler(None)
 
 
 def read(path: Path) -> bytes:
@@ -103,16 +117,19 @@ def check_scans(content: bytes) -> None:
     raise ValueError(f"it has more than {MAX_PARTS:,} segments")
 
 
-SUBDIRECTORIES = (34665, 34853, 40965)  # tags of a TIFF: EXIF, GPS, interoperability
-BYTES, POINTERS = (1, 2, 7), (4, 13, 16, 18)  # types of values
+SUBDIRECTORIES, TILE_SIDES = (34665, 34853, 40965), (322, 323)  # tags of a TIFF: EXIF, GPS, interoperability; tiles
+BYTES, SHORT, INTEGERS = (1, 2, 7), 3, (3, 4, 13)  # types of values; in a BigTIFF, integers of 8 bytes, too
 
 
 def check_directories(content: bytes) -> None:
-    """Raise if a TIFF has too many values: as Python objects, they take some fifty times the memory."""
+    """Raise if a TIFF has too many values, or too large tiles.
+
+    As Python objects, values take some fifty times the memory. Tiles are allocated even if the image is smaller.
+    """
     order, big = "<" if content.startswith(b"I") else ">", content[2:3] == b"+"
     length, pointer, first = ("Q", "Q", 8) if big else ("H", "I", 4)
     head, entry = struct.Struct(order + length), struct.Struct(order + "HH" + 2 * pointer)
-    pending, values = list(struct.unpack_from(order + pointer, content, first)), 0
+    pending, values, tile = list(struct.unpack_from(order + pointer, content, first)), 0, dict.fromkeys(TILE_SIDES, 1)
     for _ in range(MAX_DIRECTORIES):
         if not pending:
             break
@@ -121,14 +138,22 @@ def check_directories(content: bytes) -> None:
         whole = content[begin : begin + min(count, MAX_PARTS + 1) * entry.size]
         for tag, kind, number, value in entry.iter_unpack(whole[: len(whole) // entry.size * entry.size]):
             values += 1 if kind in BYTES else max(1, number)
-            if tag in SUBDIRECTORIES:
-                if kind not in POINTERS or number != 1:
-                    raise ValueError("its directories are damaged")
-                pending.append(value)
             if values > MAX_PARTS:
                 raise ValueError(f"it has more than {MAX_PARTS:,} strips or other values")
+            if tag not in SUBDIRECTORIES + TILE_SIDES:
+                continue
+            if number != 1 or kind not in (*INTEGERS, *((16, 18) if big else ())):
+                raise ValueError("its directories are damaged")
+            if kind == SHORT:  # is in the first two of the bytes
+                value = value >> (8 * struct.calcsize(order + pointer) - 16 if order == ">" else 0) & 0xFFFF
+            if tag in SUBDIRECTORIES:
+                pending.append(value)
+            else:
+                tile[tag] = max(tile[tag], value)
     if pending:
         raise ValueError(f"it has more than {MAX_DIRECTORIES} directories")
+    if math.prod(tile.values()) > MAX_PIXELS:
+        raise ValueError(f"it has tiles of {' x '.join(map('{:,}'.format, tile.values()))} pixels")
 
 
 Check = Callable[[bytes], None]
