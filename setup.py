@@ -23,7 +23,7 @@ setup(
         "autograd": ["py.typed"],
     },
     entry_points={"console_scripts": ["minicait = minicait.__main__:main"]},
-    install_requires=["numpy>=2.0", "pillow>=10.1", "threadpoolctl>=3", "tqdm>=4.60"],
+    install_requires=["numpy>=2.0", "pillow>=12", "threadpoolctl>=3", "tqdm>=4.60"],
     extras_require={
         "cuda12": ["cupy-cuda12x[ctk]>=14,<15"],
         "cuda13": ["cupy-cuda13x[ctk]>=14,<15"],

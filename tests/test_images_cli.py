@@ -231,7 +231,8 @@ def test_a_teacher_of_other_classes(trained, tmp_path, capsys):
         (["eval", "--weights", "{weights}", "--threads", "0"], "--threads must be at least 1, got 0"),
         (["eval", "--weights", "{weights}", "--data", "{photos}", "--batch-size", "0"],
          "--batch-size must be at least 1, got 0"),
-        (["eval", "--weights", "{weights}", "--data", "{photos}", "--crop-ratio", "2"], "ratio must be"),
+        (["eval", "--weights", "{weights}", "--data", "{photos}", "--crop-ratio", "2"],
+         "--crop-ratio must be from 0.01 to 1, got 2.0"),
     ],
 )  # fmt: skip
 def test_bad_input_of_eval_and_predict(arguments, sentence, trained, photos, tmp_path, capsys):

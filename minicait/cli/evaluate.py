@@ -10,10 +10,12 @@ from typing import Any
 
 from tqdm import tqdm
 
+from ..data.crops import check_crop_ratio
 from ..data.loader import Batch, Loader
 from ..data.transforms import evaluation
 from ..files.pretrained import load_model, outputs_for
 from ..run.advice import evaluation_memory, memory_advice
+from ..text import printable
 from ..train.evaluate import evaluate
 from . import options
 
@@ -38,6 +40,8 @@ def add_to(commands: Any) -> None:
 
 def _evaluate(args: argparse.Namespace) -> int:
     device = options.device(args)
+    if args.crop_ratio is not None:
+        check_crop_ratio(args.crop_ratio)
     model, info = load_model(args.weights, args.img_size)
     side = model.img_size[0]
     ratio = info.crop_ratio if args.crop_ratio is None else args.crop_ratio
@@ -58,7 +62,7 @@ def _evaluate(args: argparse.Namespace) -> int:
         print(json.dumps({**scores._asdict(), "images": count, "left_out": len(loader.bad), "images_per_second": rate}))
         return 0
     for reason in loader.bad.values():
-        print(f"skipped: {reason}")
+        print(f"skipped: {printable(reason)}")
     print(f"top-1 {scores.top1:.2%}, top-5 {scores.top5:.2%}, loss {scores.loss:.4f}; "
           f"{count:,} images of {side} pixels, {rate:.3g} images/s")  # fmt: skip
     return 0

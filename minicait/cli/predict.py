@@ -20,6 +20,7 @@ from ..data.transforms import evaluation
 from ..files.pretrained import load_model
 from ..machine import cpu_count, in_order
 from ..run.advice import evaluation_memory, memory_advice
+from ..text import printable
 from ..train.evaluate import predict
 from . import options
 
@@ -37,7 +38,9 @@ def add_to(commands: Any) -> None:
     options.add_weights(parser)
     parser.add_argument("--top", type=int, default=5, metavar="N", help="guesses per image (default: %(default)s)")
     options.add_machine(parser.add_argument_group("machine"))
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--json", action="store_true", help=r"print JSON, with escapes such as \udce9 for names that are not UTF-8"
+    )
 
 
 def _predict(args: argparse.Namespace) -> int:
@@ -46,7 +49,7 @@ def _predict(args: argparse.Namespace) -> int:
     paths = list(image_files(args.images))
     model, info = load_model(args.weights, args.img_size)
     memory = evaluation_memory(model, min(BATCH, len(paths)), args.micro_batch)
-    names = info.class_names or [f"class {i}" for i in range(model.num_classes)]
+    names = [as_text(name) for name in info.class_names or (f"class {i}" for i in range(model.num_classes))]
     transform = evaluation(model.img_size[0], info.crop_ratio, info.mean, info.std)
     results, bad = [], []
 
@@ -62,8 +65,8 @@ def _predict(args: argparse.Namespace) -> int:
             if not isinstance(image, BadImageError):
                 yield path, image
             elif args.skip_bad_images:
-                bad.append({"file": str(path), "error": str(image)})
-                print(f"skipped: {image}", file=sys.stderr)
+                bad.append({"file": as_text(path), "error": as_text(image)})
+                print(f"skipped: {printable(image)}", file=sys.stderr)
             else:
                 raise BadImageError(f"{image}; --skip-bad-images skips such images")
 
@@ -71,17 +74,24 @@ def _predict(args: argparse.Namespace) -> int:
     while batch := list(islice(images, BATCH)):
         with memory_advice(device, memory, "a smaller --img-size"):
             logits = predict(model.to(device), np.stack([image for _, image in batch]), args.threads, args.micro_batch)
+        if not np.isfinite(logits).all():
+            raise ValueError(f"{args.weights} gives outputs that are not finite: its weights are damaged")
         for (path, _), p in zip(batch, softmax(logits, -1), strict=True):
             best = np.argsort(-p, kind="stable")[: args.top]
             guesses = [{"class": names[i], "index": int(i), "probability": round(float(p[i]), 6)} for i in best]
-            results.append({"file": str(path), "guesses": guesses})
+            results.append({"file": as_text(path), "guesses": guesses})
             if not args.json:
-                print(path)
+                print(printable(path))
                 for guess in guesses:
-                    print(f"  {guess['probability']:6.1%}  {guess['class']}")
+                    print(f"  {guess['probability']:6.1%}  {printable(guess['class'])}")
     if args.json:
         print(json.dumps(results + bad, indent=1, allow_nan=False))
     return 0 if results or not bad else 2
+
+
+def as_text(name: object) -> str:
+    """Return a name as valid text for JSON: bytes that are not UTF-8 become escapes such as \\udce9."""
+    return str(name).encode(errors="backslashreplace").decode()
 
 
 def image_files(paths: list[Path]) -> Iterator[Path]:

@@ -10,6 +10,10 @@ from PIL import Image, ImageEnhance
 Box = tuple[int, int, int, int]  # left, top, right, bottom, as in Pillow
 Range = tuple[float, float]
 
+MIN_CROP_RATIO = 0.01  # least share of the shorter side that a centre crop keeps
+MAX_RESIZED = 1 << 24  # pixels of an image that is resized as a whole: at 224 pixels, one 334 times as long as wide
+SUPPORT = 2  # pixels on either side that bicubic interpolation looks at
+
 
 def resized_crop_box(
     width: int, height: int, rng: np.random.Generator, scale: Range = (0.08, 1.0), ratio: Range = (3 / 4, 4 / 3)
@@ -47,17 +51,38 @@ def shrink(image: Image.Image, side: int) -> Image.Image:
     return image.resize((width, height), Image.Resampling.BICUBIC)
 
 
+def check_crop_ratio(ratio: float) -> None:
+    if not MIN_CROP_RATIO <= ratio <= 1:
+        raise ValueError(f"crop_ratio must be from {MIN_CROP_RATIO} to 1, got {ratio}")
+
+
 def centre_crop(image: Image.Image, side: int, ratio: float = 1.0) -> Image.Image:
     """Resize the shorter side to `side` / `ratio` pixels and cut out the central `side` x `side`."""
-    if not 0 < ratio <= 1:
-        raise ValueError(f"centre_crop: ratio must be more than 0 and at most 1, got {ratio}")
+    check_crop_ratio(ratio)
     if image.size == (side, side) and ratio == 1:
         return image
     resized_side, shorter = math.floor(side / ratio), min(image.size)
     width, height = (resized_side * length // shorter for length in image.size)
     left, top = round((width - side) / 2), round((height - side) / 2)
+    if width * height > MAX_RESIZED:
+        return _crop_first(image, (width, height), (left, top, left + side, top + side))
     resized = image.resize((width, height), Image.Resampling.BICUBIC)
     return resized.crop((left, top, left + side, top + side))
+
+
+def _crop_first(image: Image.Image, resized: tuple[int, int], box: Box) -> Image.Image:
+    """Cut a box out of an image as it would be if it were resized, without making all of that.
+
+    The result differs by rounding: Pillow knows positions in single precision only.
+    """
+    scale = image.width / resized[0], image.height / resized[1]
+    seen = [edge * scale[i % 2] for i, edge in enumerate(box)]
+    margin = [math.ceil(SUPPORT * max(1, factor)) + 1 for factor in scale]
+    left, top = (max(0, math.floor(seen[i]) - margin[i]) for i in (0, 1))
+    right, bottom = (min(image.size[i], math.ceil(seen[i + 2]) + margin[i]) for i in (0, 1))
+    part = image.crop((left, top, right, bottom))
+    inside = (seen[0] - left, seen[1] - top, min(seen[2] - left, part.width), min(seen[3] - top, part.height))
+    return part.resize((box[2] - box[0], box[3] - box[1]), Image.Resampling.BICUBIC, inside)
 
 
 def colour_jitter(image: Image.Image, rng: np.random.Generator, strength: float) -> Image.Image:

@@ -15,7 +15,7 @@ from pathlib import Path
 from .imagenet import imagenet_names
 from .picture import Picture
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 VALIDATION = ("val", "valid", "validation", "test")
 
 
@@ -101,17 +101,26 @@ def _classes(root: Path, minimum: int = 2) -> list[str]:
     if len(names) < minimum:
         found = f"only {names[0]}" if names else "none"
         raise ValueError(f"{root} must contain a folder of images for each class, at least {minimum}, but has {found}")
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:  # the weights file could not be written
+            raise ValueError(f"the name of the class {root / name} is not valid UTF-8; rename the folder") from error
     return names
 
 
 def images_in(folder: Path) -> list[Path]:
     """Return all image files below a folder, sorted by path, without hidden files and folders."""
     found = []
-    for path in sorted(folder.rglob("*")):
-        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if path.suffix.lower() in EXTENSIONS and not hidden and path.is_file():
-            found.append(path)
-    return found
+    for root, folders, files in os.walk(folder, onerror=_fail):  # does not follow links, which may form loops
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        paths = (Path(root, name) for name in files if not name.startswith("."))
+        found += [path for path in paths if path.suffix.lower() in EXTENSIONS and path.is_file()]
+    return sorted(found)
+
+
+def _fail(error: OSError) -> None:
+    raise error
 
 
 def _read(root: Path, classes: Sequence[str], may_be_empty: bool = False) -> ImageFolder:

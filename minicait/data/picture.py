@@ -6,17 +6,24 @@ so that a model sees what a person sees.
 
 from __future__ import annotations
 
-import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image
+
+from .formats import MAX_METADATA, open_image, read
 
 MEAN = (0.485, 0.456, 0.406)  # of ImageNet's red, green and blue
 STD = (0.229, 0.224, 0.225)
-ORIENTATION, QUARTER_TURNS = 0x0112, (5, 6, 7, 8)  # in EXIF
+ORIENTATION = 0x0112  # in EXIF
+_T = Image.Transpose
+UPRIGHT = {2: _T.FLIP_LEFT_RIGHT, 3: _T.ROTATE_180, 4: _T.FLIP_TOP_BOTTOM, 5: _T.TRANSPOSE, 6: _T.ROTATE_270,
+           7: _T.TRANSVERSE, 8: _T.ROTATE_90}  # fmt: skip
+QUARTER_TURNS = (5, 6, 7, 8)
 MAX_SHRINK = 8  # a JPEG can be decoded at 1/2, 1/4 and 1/8 of its size, at a fraction of the cost
+TILE = 1024  # side of the parts in which a large image is converted, so that no copy of all of it is needed
+MAX_REASON = 200  # characters: a decoder may quote from the file
 
 
 class BadImageError(ValueError):
@@ -48,7 +55,9 @@ class Picture:
             if shrink >= 2:
                 width, height = (int(side // min(shrink, MAX_SHRINK)) for side in self._image.size)
                 self._image.draft(None, (width, height))
-            return _rgb(_upright(self._image) if self._orientation != 1 else self._image)
+            self._image, self._orientation = _upright(self._image, self._orientation), 1
+            self._image = _rgb(self._image)
+            return self._image
         except MemoryError:
             raise
         except Exception as error:
@@ -56,45 +65,62 @@ class Picture:
 
     def _bad(self, error: Exception) -> BadImageError:
         reason = getattr(error, "strerror", None) or str(error) or repr(error)
-        if isinstance(error, UnidentifiedImageError):
-            reason = "Pillow does not recognise it as an image"
-        return BadImageError(f"{self.path} cannot be read: {reason}")
+        return BadImageError(f"{self.path} cannot be read: {reason[:MAX_REASON]}")
 
 
 def _open(path: Path) -> tuple[Image.Image, int]:
-    content = path.read_bytes()  # at once, so that no file stays open until it is decoded
-    if not content:
-        raise ValueError("it is empty")
-    image = Image.open(io.BytesIO(content))
+    image = open_image(read(path))
     if image.format == "JPEG":  # can be decoded later, at a smaller size
         return image, _orientation(image)
     image.load()  # applies the rotation of some formats
-    return _upright(image) if _orientation(image) != 1 else image, 1
+    return _upright(image, _orientation(image)), 1
 
 
 def _orientation(image: Image.Image) -> int:
     try:
-        return image.getexif().get(ORIENTATION, 1)
+        if len(image.info.get("exif", b"")) > MAX_METADATA:
+            return 1
+        orientation = image.getexif().get(ORIENTATION, 1)
     except Exception:  # damaged EXIF does not make a bad image
         return 1
+    return orientation if isinstance(orientation, int) else 1
 
 
-def _upright(image: Image.Image) -> Image.Image:
-    turned = ImageOps.exif_transpose(image)
-    assert turned is not None
-    return turned
+def _upright(image: Image.Image, orientation: int) -> Image.Image:
+    return image.transpose(UPRIGHT[orientation]) if orientation in UPRIGHT else image
 
 
 def _rgb(image: Image.Image) -> Image.Image:
+    image.load()
     if image.mode == "RGB":
-        image.load()
         return image
-    if image.mode.startswith("I"):  # 16-bit grey, which Pillow would clip at 255, or any 32-bit integers
-        values = np.asarray(image)
-        if values.min() < 0 or values.max() > 65535:
-            raise ValueError("its pixels are integers of unknown range")
-        scale = 1 if image.mode == "I" and values.max() <= 255 else 257
-        return Image.fromarray((values / scale + 0.5).astype(np.uint8)).convert("RGB")
+    scale = _integer_scale(image) if image.mode.startswith("I") else None
+    if max(image.size) <= TILE:
+        return _tile_to_rgb(image, scale)
+    whole = Image.new("RGB", image.size)
+    for box in _tiles(image):
+        whole.paste(_tile_to_rgb(image.crop(box), scale), box)
+    return whole
+
+
+def _tiles(image: Image.Image) -> Iterator[tuple[int, int, int, int]]:
+    for top in range(0, image.height, TILE):
+        for left in range(0, image.width, TILE):
+            yield left, top, min(left + TILE, image.width), min(top + TILE, image.height)
+
+
+def _integer_scale(image: Image.Image) -> int:
+    """Divisor to 8 bits of 16-bit grey, which Pillow would clip at 255, or of 32-bit integers."""
+    ranges = [(tile.min(), tile.max()) for tile in (np.asarray(image.crop(box)) for box in _tiles(image))]
+    least, most = min(low for low, _ in ranges), max(high for _, high in ranges)
+    if least < 0 or most > 65535:
+        raise ValueError("its pixels are integers of unknown range")
+    return 1 if image.mode == "I" and most <= 255 else 257
+
+
+def _tile_to_rgb(image: Image.Image, scale: int | None) -> Image.Image:
+    if scale is not None:
+        return Image.fromarray((np.asarray(image) / scale + 0.5).astype(np.uint8)).convert("RGB")
     if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageOps
 
-from .crops import centre_crop, colour_jitter, padded_crop, resized_crop_box
+from .crops import centre_crop, check_crop_ratio, colour_jitter, padded_crop, resized_crop_box
 from .erasing import random_erasing
 from .picture import MEAN, STD, Picture, normalise
 from .randaugment import rand_augment
@@ -39,6 +39,7 @@ class Augmentation:
 
 def training(augmentation: Augmentation, side: int, crop_ratio: float = 1.0) -> Transform:
     """Crop, flip, RandAugment, colour jitter, normalisation, erasing: in the reference's order."""
+    check_crop_ratio(crop_ratio)
 
     def transform(picture: Picture, rng: np.random.Generator | None) -> np.ndarray:
         rng = np.random.default_rng() if rng is None else rng
@@ -66,6 +67,7 @@ def evaluation(
     side: int, crop_ratio: float = 1.0, mean: Sequence[float] = MEAN, std: Sequence[float] = STD
 ) -> Transform:
     """Centre crop and normalisation, pixel for pixel as in the reference."""
+    check_crop_ratio(crop_ratio)
 
     def transform(picture: Picture, _: np.random.Generator | None) -> np.ndarray:
         return normalise(np.asarray(centre_crop(picture.decode(), side, crop_ratio)), mean, std)

@@ -1,10 +1,13 @@
 """Crops: boxes of the right sizes inside the image; the exact centre in evaluation."""
 
+import math
+
 import numpy as np
 import pytest
 from PIL import Image
 
-from minicait.data.crops import centre_crop, colour_jitter, padded_crop, resized_crop_box
+from minicait.data import Augmentation, Picture, crops, evaluation, training
+from minicait.data.crops import centre_crop, colour_jitter, padded_crop, resized_crop_box, shrink
 
 
 def photograph(width, height, seed=0):
@@ -98,9 +101,42 @@ def test_the_crop_is_the_middle_part_of_the_shorter_side(size, ratio):
         assert abs((where[-1] - where[0]) / (part * 47 / 48) - 1) < 0.1
 
 
+def resized_as_a_whole(image, side, ratio):
+    """The reference's centre crop."""
+    shorter = math.floor(side / ratio)
+    width, height = (shorter * length // min(image.size) for length in image.size)
+    left, top = round((width - side) / 2), round((height - side) / 2)
+    return image.resize((width, height), Image.Resampling.BICUBIC).crop((left, top, left + side, top + side))
+
+
+@pytest.mark.parametrize("side", [32, 224])
+@pytest.mark.parametrize("ratio", [1.0, 0.875, 0.3])
+def test_ordinary_images_have_the_reference_s_pixels_and_long_ones_nearly(side, ratio, monkeypatch):
+    for size in ((500, 375), (375, 501), (33, 20), (7, 160), (160, 7), (1, 1), (1200, 40)):
+        image = photograph(*size)
+        want = np.asarray(resized_as_a_whole(image, side, ratio)).astype(int)
+        np.testing.assert_array_equal(centre_crop(image, side, ratio), want)
+        with monkeypatch.context() as patch:
+            patch.setattr(crops, "MAX_RESIZED", 0)  # as if all of them were too long
+            got = np.asarray(centre_crop(image, side, ratio)).astype(int)
+        assert np.abs(got - want).max() <= 1 and (got != want).mean() < 0.005
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 1), (60000, 1), (1, 60000)])
+def test_images_of_hardly_any_pixels_pass_through_everything(size):
+    pixels = np.full((size[1], size[0], 3), 77, np.uint8)
+    assert np.unique(np.asarray(centre_crop(Image.fromarray(pixels), 224, 0.01))) == [77]
+    assert shrink(Image.fromarray(pixels), 8).size == size
+    assert evaluation(224, 0.5)(Picture(pixels), None).shape == (3, 224, 224)
+    for crop in ("none", "padded", "resized"):
+        augment = training(Augmentation(crop, 0.08, 0.5, 0.4, 9, 0.25), 16)
+        for seed in range(40 if max(size) < 9 else 3):
+            assert augment(Picture(pixels), np.random.default_rng(seed)).shape == (3, 16, 16)
+
+
 def test_a_ratio_that_makes_no_sense():
-    for ratio in (0, 1.1):
-        with pytest.raises(ValueError, match=f"ratio must be more than 0 and at most 1, got {ratio}"):
+    for ratio in (0, 1e-300, 0.0099, 1.1, -1, math.nan, math.inf):
+        with pytest.raises(ValueError, match=rf"^crop_ratio must be from 0\.01 to 1, got {ratio}$"):
             centre_crop(places(9, 9), 8, ratio)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from minicait.data import picture
 from minicait.data.picture import MEAN, STD, BadImageError, Picture, normalise
 from tests.data.test_crops import photograph
 
@@ -73,6 +74,19 @@ def test_what_is_transparent_is_white(tmp_path):
     assert (np.asarray(Picture(tmp_path / "b.png").decode()) == 255).all()
 
 
+@pytest.mark.parametrize("mode", ["L", "1", "P", "LA", "RGBA", "CMYK", "YCbCr", "I;16", "I", "clear P", "clear L"])
+def test_large_images_are_converted_in_parts(mode, photo, monkeypatch):
+    image = photo.convert(mode.rpartition(" ")[2]) if mode != "I;16" else photo.convert("I").convert("I;16")
+    if mode in ("LA", "RGBA"):
+        image.putalpha(photo.convert("L"))
+    if mode.startswith("clear"):
+        image.info["transparency"] = bytes(range(256)) if mode == "clear P" else 100
+    whole = np.asarray(picture._rgb(image))
+    monkeypatch.setattr(picture, "TILE", 10)
+    np.testing.assert_array_equal(picture._rgb(image), whole)
+    assert whole.shape == (48, 64, 3) and (whole.std() > 10 or mode == "I;16")
+
+
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_photographs_are_turned_upright(tmp_path, photo, orientation):
     """A camera stores pixels as its sensor saw them, and the rotation in EXIF."""
@@ -107,7 +121,7 @@ def jpeg(image):
     ("content", "reason"),
     [
         (b"", "it is empty"),
-        (b"this is no image", "Pillow does not recognise it as an image"),
+        (b"this is no image", "it is not a JPEG, PNG, WebP, GIF, BMP or TIFF image"),
         (jpeg(photograph(64, 48))[:700], "truncated"),
         (b"\x89PNG\r\n\x1a\n" + b"\0" * 40, "cannot be read"),
     ],

@@ -334,7 +334,7 @@ def test_the_command(files, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("image", "more", "says"),
     [
-        ("no.jpg", [], "no.jpg cannot be read: Pillow does not recognise it as an image"),
+        ("no.jpg", [], "no.jpg cannot be read: it is not a JPEG, PNG, WebP, GIF, BMP or TIFF image"),
         ("none.jpg", [], "there is no image"),
         ("a.png", ["--weights", "nowhere"], "there are no weights nowhere"),
         ("a.png", ["--weights", "nowhere.safetensors"], "nowhere.safetensors"),
