@@ -72,7 +72,7 @@ def machine(args: argparse.Namespace) -> dict[str, Any]:
 def device(args: argparse.Namespace) -> str:
     """Check the options of the machine before anything is loaded or downloaded, and return the device."""
     check_positive(args, "threads", "micro_batch")
-    check_threads(args.threads)
+    check_threads(getattr(args, "threads", None))
     if args.device is None:
         return "cuda" if cuda.cuda_available() else "cpu"
     if args.device != "cpu":

@@ -15,7 +15,7 @@ from .imagenette import imagenette
 from .loader import Dataset, InMemory
 from .shapes import Shapes
 
-MOST = 1e9  # images
+MOST = 2e7  # images; ImageNet-21k has 14 million
 NAMED = ("shapes", "imagenette", "imagenette-320", "imagenette-full")
 
 

@@ -203,6 +203,7 @@ def run(tmp_path_factory):
 def test_a_run_of_a_model_without_class_attention_has_no_pictures_of_it(run, new_family, capsys):
     assert {path.name for path in run.iterdir()} == {
         "args.json", "log.csv", "curves.svg", "train_batch.jpg", "example.png", "weights", "checkpoint.safetensors",
+        "checkpoint-previous.safetensors",
     }  # fmt: skip
     assert [row["attention_inside"] for row in log(run)] == [""] * 3
     plan = json.loads((run / "args.json").read_text())

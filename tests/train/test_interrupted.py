@@ -64,18 +64,14 @@ def kill_and_resume(out, finished, seed):
             pytest.fail("it never got through")
 
 
-def test_killed_at_random_moments_it_ends_the_same(tmp_path, finished):
-    assert kill_and_resume(tmp_path, finished, seed=0) >= 1
-
-
 @pytest.mark.slow
-def test_twenty_kills(tmp_path, finished):
-    kills, seed = 0, 1
+def test_twenty_kills_at_random_moments(tmp_path, finished):
+    kills, seed = 0, 0
     while kills < 20:
         (tmp_path / str(seed)).mkdir()
         kills += kill_and_resume(tmp_path / str(seed), finished, seed)
         seed += 1
-    print(f"\n{kills} kills in {seed - 1} runs; all ended with the same bits")
+    print(f"\n{kills} kills in {seed} runs; all ended with the same bits")
 
 
 def test_the_log_is_cut_back_to_the_checkpoint(tmp_path, finished):
