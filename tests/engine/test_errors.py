@@ -221,7 +221,9 @@ def test_a_function_without_methods_says_what_it_needs():
         Empty.apply(t(2))
 
 
-@pytest.mark.parametrize("result", [None, lambda x: (x, x), lambda x: Tensor(x), lambda x: 3.0], ids=str)
+@pytest.mark.parametrize(
+    "result", [None, lambda x: (x, x), lambda x: Tensor(x), lambda x: 3.0], ids=["none", "two", "tensor", "number"]
+)
 def test_forward_must_return_one_array(result):
     class Newcomer(ag.Function):
         @staticmethod
