@@ -34,7 +34,7 @@ setup(
             "nvidia-cuda-crt==13.2.86",
             "nvidia-cuda-cccl==13.2.86",
         ],
-        "test": ["pytest>=8", "hypothesis>=6.100", "safetensors>=0.4", "sybil>=9"],
+        "test": ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100", "safetensors>=0.4", "sybil>=9"],
         "browser": ["selenium>=4.20"],  # and Chromium with its chromedriver, which are no Python packages
         "compare": ["torch>=2.4", "timm>=1.0.20"],
         "dev": ["ruff>=0.14", "mypy>=1.18", "build>=1.2"],

@@ -3,7 +3,10 @@
 import os
 from collections import Counter
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.attack.bounded import TALLY
 
 QUIET = [HealthCheck.too_slow]
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=150, suppress_health_check=QUIET)
@@ -25,6 +28,27 @@ def pytest_deselected(items):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Say what the markers leave out, and how to run it."""
+    """Say what the markers leave out, and how to run it; and what hostile input took."""
     for name, count in _left_out.items():
         terminalreporter.write_line(f"left out: {count} tests {LEFT_OUT[name]}")
+    if TALLY:
+        tried = ", ".join(f"{count} {kind}" for kind, count in sorted(Counter(entry[0] for entry in TALLY).items()))
+        _, megabytes, seconds = map(max, zip(*TALLY, strict=True))
+        terminalreporter.write_line(f"commands on hostile input: {tried}; at most {megabytes:.0f} MB, {seconds:.1f} s")
+
+
+# ---- with pytest -n, tests run in other processes, and only this one has a terminal
+
+
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput.update(left_out=dict(_left_out), tally=TALLY)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error):
+    output = getattr(node, "workeroutput", {})
+    _left_out.update(
+        {name: count - _left_out[name] for name, count in output.get("left_out", {}).items()}
+    )  # each has all
+    TALLY.extend(map(tuple, output.get("tally", [])))

@@ -18,11 +18,10 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.attack import faults
+from tests.attack import TALLY, faults
 
 ROOT = Path(__file__).parents[2]
 ADDRESS_SPACE = 8 << 30  # bytes: a reader without bounds ends here, not at the memory of this machine
-TALLY: list[tuple[str, "Result"]] = []  # every command that was run, for the summary
 
 
 class Result(NamedTuple):
@@ -62,7 +61,7 @@ def run(
 def refused(*arguments: object, because: str, megabytes: float = 250, seconds: float = 10, **options) -> Result:
     """Check that a command ends with exit code 2 and one sentence that has `because` in it, within these bounds."""
     result = run(*arguments, seconds=2 * seconds, **options)
-    TALLY.append(("refused", result))
+    count("refused", result)
     lines = result.err.strip().splitlines()
     assert result.code == 2, result
     assert len(lines) == 1 and lines[0].startswith("minicait: ") and because in lines[0], result.err
@@ -70,6 +69,10 @@ def refused(*arguments: object, because: str, megabytes: float = 250, seconds: f
     assert "out of memory" not in lines[0] and "Traceback" not in result.out + result.err, result.err
     assert result.megabytes < megabytes and result.seconds < seconds, result
     return result
+
+
+def count(kind: str, result: Result) -> None:
+    TALLY.append((kind, result.megabytes, result.seconds))
 
 
 @cache

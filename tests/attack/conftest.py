@@ -1,14 +1,13 @@
-"""A small model and a run of it, to be damaged; and the sum of everything that was tried."""
+"""A small model and a run of it, to be damaged."""
 
 import shutil
-from collections import Counter
 
 import pytest
 
 import minicait
 from minicait.data.shapes import CLASSES
 from minicait.models.cait import CaiT
-from tests.attack.bounded import TALLY, run
+from tests.attack.bounded import run
 
 SMALL = {"img_size": 16, "patch_size": 8, "dim": 12, "heads": 3, "depth": 2, "num_classes": 10, "layer_scale": 0.5}
 DATA = ["--train-images", "16", "--val-images", "8", "--batch-size", "8", "--epochs", "2", "--checkpoint-batches", "1"]
@@ -35,13 +34,3 @@ def whole_run(weights, tmp_path_factory):
 def folder(whole_run, tmp_path):
     """A copy of it, to be damaged."""
     return shutil.copytree(whole_run, tmp_path / "run")
-
-
-def pytest_terminal_summary(terminalreporter):
-    if TALLY:
-        kinds = Counter(kind for kind, _ in TALLY)
-        most = max(TALLY, key=lambda entry: entry[1].megabytes)[1], max(TALLY, key=lambda entry: entry[1].seconds)[1]
-        tried = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-        terminalreporter.write_line(
-            f"commands on hostile input: {tried}; at most {most[0].megabytes:.0f} MB and {most[1].seconds:.1f} s"
-        )

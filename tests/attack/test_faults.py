@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from minicait.files.tensorfile import open_tensors
-from tests.attack.bounded import ROOT, TALLY, refused, run
+from tests.attack.bounded import ROOT, count, refused, run
 from tests.train.runs import assert_same_run
 
 MINICAIT = [sys.executable, "-m", "minicait"]
@@ -167,11 +167,11 @@ FAULTS = {
 def test_limits_of_the_system(tmp_path, fault):
     arguments = ["train", "--device", "cpu", "--smoke", "--threads", "2", "--out", tmp_path]
     result = run(*arguments, fault=(fault, 0))
-    TALLY.append(("at a limit of the system", result))
+    count("at a limit of the system", result)
     assert result.code == 2 and FAULTS[fault] in result.err and len(result.err.splitlines()) == 1, result
 
 
 def test_little_address_space(tmp_path):
     result = run("train", "--smoke", "--preset", "m36", "--out", tmp_path, address_space=1 << 29)
-    TALLY.append(("at a limit of the system", result))
+    count("at a limit of the system", result)
     assert result.code == 2 and result.err.startswith("minicait: out of memory; "), result

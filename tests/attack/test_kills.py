@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from tests.attack.bounded import TALLY, run
+from tests.attack.bounded import TALLY, count, run
 from tests.attack.conftest import DATA
 from tests.train.runs import assert_same_run
 
@@ -19,7 +19,7 @@ def killed_and_resumed(weights, whole_run, out, step):
     first = train(weights, out, fault=("kill_at_write", step))
     if first.code == 0:
         return False
-    TALLY.append(("killed in a write", first))
+    count("killed in a write", first)
     folder = out / whole_run.name
     assert first.code == -signal.SIGKILL
     if not (folder / "checkpoint.safetensors").exists():
@@ -29,7 +29,7 @@ def killed_and_resumed(weights, whole_run, out, step):
     else:
         second = run("train", "--device", "cpu", "--resume", folder, fault=("kill_at_write", 1 + step % 7))
         assert second.code == -signal.SIGKILL
-        TALLY.append(("killed in a write", second))
+        count("killed in a write", second)
         last = run("train", "--device", "cpu", "--resume", folder)
         assert last.code == 0, last.err
     assert_same_run(folder, whole_run)

@@ -12,7 +12,7 @@ from minicait.files.tensorfile import open_tensors, write_tensors
 from minicait.run.journal import Row
 from minicait.run.progress import Progress
 from minicait.train.checkpoint import State, _digest
-from tests.attack.bounded import TALLY, refused, run
+from tests.attack.bounded import count, refused, run
 
 FEW = [None, "x"]
 WRONG = [*FEW, -1, [10**400], 1.5, True, [], {}, [[]], {"a": 1}, 10**400, float("nan"), "\x1b[2J"]
@@ -37,7 +37,7 @@ def resume(folder, *options):
 
 def ends_well(result):
     """Bad input is one sentence and 2. What fits in type and range may also be taken."""
-    TALLY.append(("of tampered runs", result))
+    count("of tampered runs", result)
     assert "Traceback" not in result.out + result.err, result.err
     if result.code != 0:
         assert result.code == 2 and len(result.err.splitlines()) == 1 and result.err.startswith("minicait: "), result
