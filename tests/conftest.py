@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.attack.bounded import TALLY
+from tests.attack import TALLY
 
 QUIET = [HealthCheck.too_slow]
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=150, suppress_health_check=QUIET)
@@ -48,7 +48,6 @@ def pytest_sessionfinish(session):
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node, error):
     output = getattr(node, "workeroutput", {})
-    _left_out.update(
-        {name: count - _left_out[name] for name, count in output.get("left_out", {}).items()}
-    )  # each has all
+    _left_out.clear()  # each of the processes has all of them
+    _left_out.update(output.get("left_out", {}))
     TALLY.extend(map(tuple, output.get("tally", [])))

@@ -5,7 +5,8 @@ import signal
 
 import pytest
 
-from tests.attack.bounded import TALLY, count, run
+from tests.attack import TALLY
+from tests.attack.bounded import count, run
 from tests.attack.conftest import DATA
 from tests.train.runs import assert_same_run
 
