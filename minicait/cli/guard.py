@@ -26,7 +26,9 @@ _NAMED = re.compile(rf"(?<![\w./\\-])({'|'.join(PARAMETERS)})(?:=| (?=must\b))")
 
 
 def in_flags(message: str) -> str:
-    """Replace parameter names by flags: "batch_size=8" becomes "--batch-size 8"."""
+    """Replace parameter names by flags: "batch_size=8" becomes "--batch-size 8". A damaged file has no flags."""
+    if "is damaged" in message:
+        return message
     return _NAMED.sub(lambda found: f"{flag(found[1])} ", message.removeprefix("recipe: "))
 
 
@@ -74,7 +76,7 @@ def _open_streams() -> None:
 
 
 def _sentence(error: Exception) -> str | None:
-    """What went wrong, if it is not the program that is wrong."""
+    """The sentence about an error; None if it is a mistake in this program."""
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         message = str(error) if isinstance(error, MemoryError) else ""
         return message if message.startswith("out of memory") else f"out of memory; {message or 'try a smaller model'}"

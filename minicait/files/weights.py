@@ -19,6 +19,7 @@ import numpy as np
 
 from autograd.backend import to_device
 
+from ..data.crops import MIN_CROP_RATIO
 from ..data.picture import MEAN, STD
 from ..models import Config, Model, check_fits, family_named, family_of
 from ..models.model import LazyTensor
@@ -56,8 +57,8 @@ class Info:
         (self.crop_ratio,) = _numbers([self.crop_ratio])
         if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
             raise ValueError("mean and std must be three numbers each, std positive")
-        if not 0 < self.crop_ratio <= 1:
-            raise ValueError(f"a crop_ratio of {self.crop_ratio} is not in (0, 1]")
+        if not MIN_CROP_RATIO <= self.crop_ratio <= 1:
+            raise ValueError(f"a crop_ratio of {self.crop_ratio} is not in [{MIN_CROP_RATIO}, 1]")
 
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), "config": self.config.to_json()}

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+from ..data.crops import MIN_CROP_RATIO
 from ..data.transforms import Augmentation
 from ..schema import check_fields
 
@@ -18,7 +19,7 @@ RANGES = {
     "epochs": (1, 1e6), "batch_size": (1, 1e6), "accumulate": (1, 1e6), "seed": (0, 2**62), "lr": (0, 1e3),
     "lr_for_batch": (1, 1e6), "warmup_epochs": (0, 1e6), "warmup_lr": (0, 1e3), "min_lr": (0, 1e3),
     "weight_decay": (0, 1e3), "clip_norm": (1e-12, 1e12), "label_smoothing": (0, 1), "mixup": (0, 1e3),
-    "cutmix": (0, 1e3), "repeats": (1, 1e3), "crop_ratio": (0.01, 1), "ema_decay": (0, 1),
+    "cutmix": (0, 1e3), "repeats": (1, 1e3), "crop_ratio": (MIN_CROP_RATIO, 1), "ema_decay": (0, 1),
     "distillation_weight": (0, 1), "temperature": (1e-6, 1e6),
 }  # fmt: skip
 

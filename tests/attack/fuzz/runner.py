@@ -67,7 +67,7 @@ def fuzz(reader: Reader, first_seed: int, examples: int, seconds: float, finding
 
 
 class _State:
-    """What the process and its parent share: counts, the bytes being read, and a list of findings."""
+    """State that the process and its parent share: counts, the bytes being read, and a list of findings."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

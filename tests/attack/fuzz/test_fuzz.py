@@ -23,7 +23,7 @@ def run(module, *options, **more):
 
 @cache
 def outcomes(module, *options):
-    """What each reader did, by its name; the process is started once for all tests."""
+    """Outcome of each reader, by its name; the process is started once for all tests."""
     ended = run(module, *options, capture_output=True, text=True)
     assert ended.stderr == ""
     return {outcome["reader"]: outcome for outcome in map(json.loads, ended.stdout.splitlines())}
