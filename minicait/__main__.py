@@ -7,11 +7,11 @@ import sys
 def main() -> int:
     if default := signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while NumPy is imported ends this without a traceback
-    from .cli import main
+    from . import cli
 
     if default:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    return main()
+    return cli.main()
 
 
 if __name__ == "__main__":

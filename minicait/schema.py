@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
+from .text import shortened
+
 T = TypeVar("T")
-MOST = 10**300  # a larger integer is no float
+MAX_INTEGER = 10**300  # a larger one is no float
 _WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "a string", types.NoneType: "null"}
 
 
@@ -22,18 +24,18 @@ def check_fields(record: Any, ranges: Mapping[str, tuple[float, float]] | None =
     for name, (least, most) in (ranges or {}).items():
         value = getattr(record, name)
         if value is not None and not value >= least:
-            raise ValueError(f"{name} must be at least {least:g}, got {value!r}")
+            raise ValueError(f"{name} must be at least {_number(least)}, got {shortened(repr(value), 60)}")
         if value is not None and not value <= most:
-            raise ValueError(f"{name} must be at most {most:g}, got {value!r}")
+            raise ValueError(f"{name} must be at most {_number(most)}, got {shortened(repr(value), 60)}")
 
 
 def from_json(kind: type[T], content: Any) -> T:
     """Build a dataclass, with dataclasses in it, from JSON of the same structure; ValueError if it has another one."""
     if not isinstance(content, dict):
-        raise ValueError(f"expected an object with the fields of {kind.__name__}, got {_short(content)}")
+        raise ValueError(f"expected an object with the fields of {kind.__name__}, got {shortened(repr(content), 60)}")
     kinds = _kinds(kind)
     if unknown := sorted(content.keys() - kinds.keys()):
-        raise ValueError(f"{kind.__name__} has no field {_short(unknown[0])}")
+        raise ValueError(f"{kind.__name__} has no field {shortened(repr(unknown[0]), 60)}")
     own = {}
     for name, value in content.items():
         own[name] = from_json(kinds[name], value) if is_dataclass(kinds[name]) else value
@@ -51,7 +53,7 @@ def _kinds(record: type) -> dict[str, Any]:
 
 def _check(value: Any, kind: Any, name: str) -> None:
     if not _fits(value, kind):
-        raise ValueError(f"{name} must be {_words(kind)}, got {_short(value)}")
+        raise ValueError(f"{name} must be {_words(kind)}, got {shortened(repr(value), 60)}")
 
 
 def _fits(value: Any, kind: Any) -> bool:
@@ -68,16 +70,15 @@ def _fits(value: Any, kind: Any) -> bool:
     if kind in (int, float) and isinstance(value, bool):
         return False
     if kind is float and isinstance(value, int):
-        return abs(value) <= MOST
+        return abs(value) <= MAX_INTEGER
     return isinstance(value, kind)
+
+
+def _number(bound: float) -> str:
+    return f"{int(bound):,}" if bound == int(bound) else f"{bound:g}"
 
 
 def _words(kind: Any) -> str:
     if get_origin(kind) is types.UnionType:
         return " or ".join(_words(option) for option in get_args(kind))
     return _WORDS.get(kind) or {list: "a list", dict: "an object"}.get(get_origin(kind)) or f"a {kind.__name__}"
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

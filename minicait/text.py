@@ -1,4 +1,4 @@
-"""Text from strangers: file, class and tensor names, made safe to print."""
+"""Untrusted text, such as file, class and tensor names, made fit to print."""
 
 from __future__ import annotations
 
@@ -9,3 +9,10 @@ def printable(text: object) -> str:
     That is control characters, line breaks, marks that reverse the direction of text, and bytes that are no text.
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
+
+
+def shortened(value: object, most: int = 80) -> str:
+    """The start of a string, or the kind of another object, for a message."""
+    if not isinstance(value, str):
+        return type(value).__name__
+    return value if len(value) <= most else f"{value[:most]}..."

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from minicait.files.atomic import atomic, write_bytes, write_text
+from minicait.files.atomic import atomic, check_destination, write_bytes, write_text
 
 
 def test_a_file_is_replaced_at_the_end(tmp_path):
@@ -68,7 +68,7 @@ def test_old_leftovers_of_killed_processes_are_removed(tmp_path):
     for path in (old, new):
         path.write_text("half")
     os.utime(old, (0, 0))
-    write_text(tmp_path / "file", "text")
+    check_destination(tmp_path / "file")
     assert not old.exists() and new.exists(), "another process may still write to a new one"
 
 
@@ -77,6 +77,17 @@ def test_two_writers_do_not_share_a_temporary_file(tmp_path):
         one.write(b"one")
         write_bytes(tmp_path / "file", b"two")
     assert (tmp_path / "file").read_bytes() == b"one"
+
+
+def test_the_file_before_it_is_kept_on_request(tmp_path):
+    path, previous = tmp_path / "file", tmp_path / "previous"
+    for text in (b"one", b"two", b"three"):
+        with atomic(path, previous) as file:
+            file.write(text)
+    assert path.read_bytes() == b"three" and previous.read_bytes() == b"two"
+    with pytest.raises(ValueError), atomic(path, previous) as file:
+        raise ValueError
+    assert path.read_bytes() == b"three" and previous.read_bytes() == b"two"
 
 
 def test_names_that_are_no_text_are_escaped(tmp_path):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from .. import __version__
 from . import bench, evaluate, explain, predict, selftest, train, weights
 from .guard import guarded
+from .options import Parser
 
 EXAMPLES = """examples:
   minicait train --data photos                              your own images, a folder for each class
@@ -25,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
-    top = argparse.ArgumentParser("minicait", description=__doc__, epilog=EXAMPLES, formatter_class=raw)
+    top = Parser("minicait", description=__doc__, epilog=EXAMPLES, formatter_class=raw)
     top.add_argument("--version", action="version", version=f"minicait {__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for module in (train, evaluate, predict, explain, bench, weights, selftest):

@@ -16,7 +16,7 @@ from ..data.transforms import evaluation
 from ..files.pretrained import load_model, outputs_for
 from ..run.advice import evaluation_memory, memory_advice
 from ..text import printable
-from ..train.evaluate import evaluate
+from ..train.evaluate import NOT_FINITE, evaluate
 from . import options
 
 EXAMPLES = """examples:
@@ -55,7 +55,7 @@ def _evaluate(args: argparse.Namespace) -> int:
     with memory_advice(device, memory, "a smaller --img-size"):
         scores = evaluate(model.to(device), batches, args.threads, args.micro_batch)
     if not math.isfinite(scores.loss):
-        raise ValueError("the model's outputs are not finite: its weights are damaged")
+        raise ValueError(NOT_FINITE)
     count = len(images) - len(loader.bad)
     rate = count / (time.perf_counter() - start)
     if args.json:

@@ -6,10 +6,13 @@ import errno
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable
+from contextlib import suppress
 
 from autograd.cuda import DeviceError
 
+from ..data.formats import quiet_decoders
 from ..files.download import DownloadError
 from ..run.signals import Stopped
 from ..text import printable
@@ -29,7 +32,10 @@ def in_flags(message: str) -> str:
     """Replace parameter names by flags: "batch_size=8" becomes "--batch-size 8". A damaged file has no flags."""
     if "is damaged" in message:
         return message
-    return _NAMED.sub(lambda found: f"{flag(found[1])} ", message.removeprefix("recipe: "))
+    own = message.removeprefix("recipe: ")
+    if own != message and own.startswith("crop_ratio"):  # is an option of eval, but not of train
+        return own
+    return _NAMED.sub(lambda found: f"{flag(found[1])} ", own)
 
 
 def guarded(work: Callable[[], int], name: str = "minicait") -> int:
@@ -38,9 +44,11 @@ def guarded(work: Callable[[], int], name: str = "minicait") -> int:
     With MINICAIT_DEBUG set, errors keep their traceback.
     """
     _open_streams()
+    quiet_decoders()
+    warnings.filterwarnings("ignore", category=RuntimeWarning)  # NumPy's: values that are not finite get a sentence
     try:
         code = work()
-        sys.stdout.flush()  # here, where a full disk is an error with a sentence
+        _flush()
         return code
     except Stopped as stop:
         print(printable(stop))
@@ -55,8 +63,19 @@ def guarded(work: Callable[[], int], name: str = "minicait") -> int:
         message = _sentence(error)
         if message is None or os.environ.get("MINICAIT_DEBUG"):
             raise
-        print(f"{name}: {_shortened(printable(in_flags(message)))}", file=sys.stderr)
+        with suppress(OSError):  # nobody can be told
+            print(f"{name}: {_shortened(printable(in_flags(message)))}", file=sys.stderr)
         return 2
+
+
+def _flush() -> None:
+    """Write out what was printed: at the end of the program, a full disk would be a traceback."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OSError(f"the output cannot be written: {error.strerror}") from error
 
 
 def _open_streams() -> None:
@@ -76,7 +95,7 @@ def _open_streams() -> None:
 
 
 def _sentence(error: Exception) -> str | None:
-    """The sentence about an error; None if it is a mistake in this program."""
+    """Message for the user, or None if the error is a bug."""
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         message = str(error) if isinstance(error, MemoryError) else ""
         return message if message.startswith("out of memory") else f"out of memory; {message or 'try a smaller model'}"

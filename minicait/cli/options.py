@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from autograd import cuda
 
 from ..data.source import Source
 from ..machine import cpu_count
+from ..text import printable
 from ..train.recipe import PRODUCTS
 
 THREADS_PER_CPU = 4  # more only take memory
 DATA = "shapes, imagenette, imagenette-320, imagenette-full, or a folder with a folder for each class"
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Print a wrong argument, such as a hostile file name from a shell's wildcard, without terminal escapes."""
+        super().error(printable(message))
 
 
 def add_command(

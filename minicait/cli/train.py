@@ -15,6 +15,7 @@ from ..models import FAMILIES, Config, find_model, list_models
 from ..run.console import next_commands
 from ..run.plan import Plan, absolute
 from ..run.run import new_run, resume_run
+from ..text import printable
 from ..train.recipe import RECIPES, recipe, with_settings
 from . import options
 
@@ -81,11 +82,11 @@ def _train(args: argparse.Namespace) -> int:
         scores.append(last.score)
         if args.overfit_one_batch:
             print(f"the model classifies {last.top1:.1%} of the batch correctly")
-        print(f"best weights: {run.best_weights}, top-1 {run.best:.1%}")
+        print(printable(f"best weights: {run.best_weights}, top-1 {run.best:.1%}"))
         pictures = [run.path / name for name in ("curves.svg", "attention.png") if (run.path / name).is_file()]
-        print(f"see {' and '.join(map(str, pictures))}")
+        print(printable(f"see {' and '.join(map(str, pictures))}"))
         if run.reports:
-            print(f"reports on some images, to open in a browser: {' '.join(map(str, run.reports))}")
+            print(printable(f"reports on some images, to open in a browser: {' '.join(map(str, run.reports))}"))
         if run.signals.received is not None and number + 1 < args.runs:
             print(f"stopped after {number + 1} of {args.runs} runs: {_mean(scores)}")
             return 128 + run.signals.received

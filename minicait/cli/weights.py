@@ -7,11 +7,10 @@ import json
 import math
 from typing import Any
 
-from ..files.bounds import shortened
 from ..files.pretrained import get_weights, recognised
 from ..files.weights import WeightFile, open_weights
 from ..models import family_named, find_model, list_models, published_models
-from ..text import printable
+from ..text import printable, shortened
 from .options import add_command
 
 
@@ -83,5 +82,6 @@ def _preset(file: WeightFile) -> str | None:
 
 def _weights_get(args: argparse.Namespace) -> int:
     path = get_weights(args.name)
-    print(f"{path}\nuse: model = minicait.create_model({args.name!r}); minicait.load_weights(model, {str(path)!r})")
+    print(printable(path))
+    print(f"use: model = minicait.create_model({args.name!r}); minicait.load_weights(model, {str(path)!r})")
     return 0

@@ -37,13 +37,16 @@ MAX_BYTES = 4 * MAX_PIXELS + MAX_METADATA  # the size of the largest image, unco
 MAX_PARTS = 1 << 18  # segments, chunks, blocks, strips: enough for the largest image in tiles of 32 x 32
 SMALL = 1 << 20  # bytes: metadata in such a file can do no harm, and need not be counted
 MAX_SCANS = 100  # of a progressive JPEG: encoders write about ten, and each costs a pass over all pixels
+MAX_RLE = 1 << 22  # bytes of a BMP with run-length encoding: some three seconds
 MAX_DIRECTORIES = 8  # of a TIFF: its own, and those for EXIF and GPS
 
-# Pillow warns of odd metadata, which does not matter here, and of large images, which have a limit of our own.
-warnings.filterwarnings("ignore", module=r"PIL\.")
-logging.getLogger("PIL").addHandler(logging.NullHandler())
-with suppress(OSError, AttributeError):  # libtiff prints its errors; Windows has it built in, where this fails
-    ctypes.CDLL(_imaging.__file__).TIFFSetErrorHandler(None)
+
+def quiet_decoders() -> None:
+    """For a program: do not print what Pillow and libtiff say about odd metadata and damaged files."""
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # also of large images, which have a limit of our own
+    logging.getLogger("PIL").addHandler(logging.NullHandler())
+    with suppress(OSError, AttributeError):  # Windows has libtiff built in, where this fails
+        ctypes.CDLL(_imaging.__file__).TIFFSetErrorHandler(None)
 
 
 def read(path: Path) -> bytes:
@@ -96,21 +99,23 @@ def open_image(content: bytes) -> Image.Image:
 
 MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd7\xff])")  # of a JPEG's segments; the others have no content
 START_OF_SCAN, END_OF_IMAGE = b"\xda", b"\xd9"
-PROGRESSIVE = (b"\xc2", b"\xc6", b"\xca", b"\xce")  # frames whose pixels are refined scan by scan
+FRAMES = [bytes([code]) for code in range(0xC0, 0xD0) if code not in (0xC4, 0xC8, 0xCC)]  # headers of the image
+PROGRESSIVE = (b"\xc2", b"\xc6", b"\xca", b"\xce")  # those whose pixels are refined scan by scan
 
 
 def check_scans(content: bytes) -> None:
-    """Raise if a JPEG has too many scans: a scan of some bytes can refine all pixels."""
-    position, scans, progressive = 2, 0, False
+    """Raise if a JPEG has too many scans: each is a pass over all pixels, even if it has no bytes."""
+    position, scans, progressive, components = 2, 0, False, 0
     for _ in range(MAX_PARTS):
         found = MARKER.search(content, position)
         if found is None or found[1] == END_OF_IMAGE:
             return
         if found[1] == START_OF_SCAN:
             scans += 1
-            if not progressive:  # has at least a bit for every eight by eight pixels of a scan
+            if not progressive and content[found.end() + 2 :][:1] == bytes([components]):  # one scan has them all
                 return
-        progressive |= found[1] in PROGRESSIVE
+        elif found[1] in FRAMES:
+            progressive, components = found[1] in PROGRESSIVE, int.from_bytes(content[found.end() + 7 :][:1])
         position = found.end() + int.from_bytes(content[found.end() : found.end() + 2], "big")
         if scans > MAX_SCANS:
             raise ValueError(f"it has more than {MAX_SCANS} scans")
@@ -156,13 +161,19 @@ def check_directories(content: bytes) -> None:
         raise ValueError(f"it has tiles of {' x '.join(map('{:,}'.format, tile.values()))} pixels")
 
 
+def check_rle(content: bytes) -> None:
+    """Raise if a BMP has much run-length encoding, which Pillow decodes byte by byte in Python."""
+    if content[30:34] in (b"\1\0\0\0", b"\2\0\0\0") and len(content) > MAX_RLE:
+        raise ValueError(f"it has {len(content):,} bytes; BMP images with RLE may have {MAX_RLE:,}")
+
+
 Check = Callable[[bytes], None]
 FORMATS: dict[bytes, tuple[Check | None, type[io.BytesIO], Callable[[io.BytesIO], Image.Image]]] = {
     b"\xff\xd8\xff": (check_scans, Metered, JpegImagePlugin.jpeg_factory),  # also for the MPO of phones
     b"\x89PNG\r\n\x1a\n": (None, Metered, PngImagePlugin.PngImageFile),
     b"RIFF": (None, io.BytesIO, WebPImagePlugin.WebPImageFile),  # reads the whole file at once
     b"GIF8": (None, Metered, GifImagePlugin.GifImageFile),
-    b"BM": (None, io.BytesIO, BmpImagePlugin.BmpImageFile),  # has a header of fixed size
+    b"BM": (check_rle, io.BytesIO, BmpImagePlugin.BmpImageFile),  # has a header of fixed size
     b"II": (check_directories, io.BytesIO, TiffImagePlugin.TiffImageFile),
     b"MM": (check_directories, io.BytesIO, TiffImagePlugin.TiffImageFile),
 }

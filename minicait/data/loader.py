@@ -19,6 +19,7 @@ from ..machine import cpu_count, in_order
 from .picture import BadImageError, Picture, normalise
 from .transforms import Transform
 
+MAX_BAD = 10_000  # images that are skipped, before the folder is taken for damaged
 CHUNK = 16  # images that a thread prepares at a time, at most
 AHEAD = 2  # batches that are prepared in advance
 
@@ -147,6 +148,8 @@ class Loader:
                 if not self.skip_bad:
                     raise
                 self.bad[index] = str(error)
+                if len(self.bad) > MAX_BAD:
+                    raise BadImageError(f"more than {MAX_BAD:,} images cannot be read; the last: {error}") from error
         if self.training:
             raise BadImageError("none of the images can be read")
         return None

@@ -1,4 +1,4 @@
-"""Pictures: image files of any kind as upright RGB, decoded no finer than needed, and as normalised arrays.
+"""Pictures: image files of six formats as upright RGB, decoded no finer than needed, and as normalised arrays.
 
 Two differences from the reference are deliberate: EXIF rotation is applied, and transparent pixels are shown on white,
 so that a model sees what a person sees.
@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from ..text import shortened
 from .formats import MAX_METADATA, open_image, read
 
 MEAN = (0.485, 0.456, 0.406)  # of ImageNet's red, green and blue
@@ -65,7 +66,7 @@ class Picture:
 
     def _bad(self, error: Exception) -> BadImageError:
         reason = getattr(error, "strerror", None) or str(error) or repr(error)
-        return BadImageError(f"{self.path} cannot be read: {reason[:MAX_REASON]}")
+        return BadImageError(f"{self.path} cannot be read: {shortened(reason, MAX_REASON)}")
 
 
 def _open(path: Path) -> tuple[Image.Image, int]:

@@ -15,7 +15,7 @@ from .imagenette import imagenette
 from .loader import Dataset, InMemory
 from .shapes import Shapes
 
-MOST = 2e7  # images; ImageNet-21k has 14 million
+MAX_IMAGES = 2e7  # images; ImageNet-21k has 14 million
 NAMED = ("shapes", "imagenette", "imagenette-320", "imagenette-full")
 
 
@@ -31,7 +31,7 @@ class Source:
     keep_side: int | None = None  # keep images in memory, those for training shrunk to this side
 
     def __post_init__(self) -> None:
-        check_fields(self, {"train_images": (1, MOST), "val_images": (1, MOST), "keep_side": (1, 1e5)})
+        check_fields(self, {"train_images": (1, MAX_IMAGES), "val_images": (1, MAX_IMAGES), "keep_side": (1, 1e5)})
         if self.val_fraction is not None and not 0 < self.val_fraction < 1:
             raise ValueError(f"val_fraction must be between 0 and 1, got {self.val_fraction}")
 

@@ -15,6 +15,9 @@ from ..data.picture import MEAN, STD, normalise
 from ..models import Model
 from ..nn import Mlp, evaluation_mode
 from ..nn.record import Residual, record
+from ..train.evaluate import NOT_FINITE
+
+MAX_RECORDED = 3_800_000_000  # bytes of activations, kept twice; the largest published model has 3,760,000,000
 
 
 class Branch(NamedTuple):
@@ -67,10 +70,12 @@ def look(
     std: Sequence[float] = STD,
 ) -> Inside:
     """Record a forward pass of one image (H, W, 3) in uint8, of the size that the model takes."""
+    if (needed := model.cost().activation_bytes) > MAX_RECORDED:
+        raise ValueError(f"a report keeps all attention maps, and for this model these take {needed / 2**30:.0f} GB")
     with ag.no_grad(), evaluation_mode(model), np.errstate(all="ignore"), record(model) as inside:
         logits = model(normalise(image, mean, std)[None]).numpy()[0]
     if not np.isfinite(logits).all():
-        raise ValueError("the model's outputs are not finite: its weights are damaged")
+        raise ValueError(NOT_FINITE)
     if not inside.class_attention:
         raise ValueError(f"{type(model).__name__} has no class attention to look at")
     tokens = np.stack([maps[0, :, 0] for maps in inside.class_attention.values()])

@@ -16,12 +16,15 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
+from ..text import shortened
+
 BLOCK = 512  # bytes; a header is one block, and contents are padded to blocks
 CHUNK = 1 << 18  # bytes that are copied at once
 MAX_HEADERS = 200_000  # with those that only name the next; Imagenette has 13,420 files and folders
 MAX_EXTENSION = 1 << 16  # bytes of one header that gives a long name; the longest path has 4,096
 MAX_EXTENSIONS = 4  # of them for one member: nobody needs more than a pax header, a long name and a long link
 MAX_PATH, MAX_PART = 1024, 255  # bytes of a member's path and of each component: what all systems can store
+MAX_DEPTH = 32  # folders in each other: or a short name would make hundreds
 MAX_END = 1 << 20  # bytes of zeros after the last member; tar fills up to 10 kB, or more if told to
 FILES, FOLDER, LONG_NAME, LONG_LINK, PAX, PAX_GLOBAL = (b"0", b"\0", b"7"), b"5", b"L", b"K", b"x", b"g"
 
@@ -66,14 +69,14 @@ def extract(archive: Path, folder: Path, limit: int) -> None:
 
 
 def _check(member: Member, room: int, archive: Path) -> None:
-    name = repr(member.name if len(member.name) < 100 else f"{member.name[:100]}…")
+    name = repr(shortened(member.name, 100))
     if member.kind not in (*FILES, FOLDER):
         raise ValueError(f"{archive} holds {name}, which is neither a file nor a folder; it is not unpacked")
     parts = PurePosixPath(member.name).parts
     if not all(map(PLAIN.fullmatch, parts)) or (member.kind != FOLDER and not parts):
         raise ValueError(f"{archive} holds {name}, which is not a plain relative path; it is not unpacked")
-    if max(map(_bytes, parts), default=0) > MAX_PART or _bytes(member.name) > MAX_PATH:
-        raise ValueError(f"{archive} holds {name}, a name too long for some systems; it is not unpacked")
+    if max(map(_bytes, parts), default=0) > MAX_PART or _bytes(member.name) > MAX_PATH or len(parts) > MAX_DEPTH:
+        raise ValueError(f"{archive} holds {name}, a name too long or too deep for some systems; it is not unpacked")
     if room < 0:
         raise ValueError(f"{archive} holds more bytes than it should, counted up to {name}")
 

@@ -15,19 +15,21 @@ UNFINISHED = ".minicait-{}.tmp"
 
 
 @contextmanager
-def atomic(path: Path) -> Iterator[BinaryIO]:
+def atomic(path: Path, previous: Path | None = None) -> Iterator[BinaryIO]:
     """Yield a temporary file beside `path` to write to; at the end of the block, flush it to disk and rename it.
 
-    If the block raises, the temporary file is removed, and a file that was at `path` stays as it was. A link at `path`
-    is replaced, never followed: in a folder from a stranger it might point anywhere. An OSError names `path`.
+    A file that was at `path` is renamed to `previous`, if that is given. If the block raises, the temporary file is
+    removed, and everything stays as it was. A link at `path` is replaced, never followed: in a folder from a stranger
+    it might point anywhere. An OSError names `path`.
     """
     unfinished = path.with_name(UNFINISHED.format(secrets.token_hex(8)))
     try:
-        remove_unfinished(path.parent, older_than=HOUR)
         with unfinished.open("xb") as file:  # x: fails at anything that exists, a link included
             yield file
             file.flush()
             os.fsync(file.fileno())
+        if previous is not None and path.is_file():
+            path.replace(previous)
         unfinished.replace(path)
         sync_folder(path.parent)
     except OSError as error:
@@ -58,11 +60,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def check_destination(path: Path) -> None:
-    """Raise ValueError if no file can be written at `path`, before any work is done."""
+    """Raise ValueError if no file can be written at `path`, before any work is done; remove old leftovers there."""
     if path.is_dir():
         raise ValueError(f"{path} cannot be written: it is a folder")
     if not path.parent.is_dir():
         raise ValueError(f"{path} cannot be written: there is no folder {path.parent}")
+    remove_unfinished(path.parent, older_than=HOUR)
 
 
 def write_bytes(path: Path, content: bytes) -> None:

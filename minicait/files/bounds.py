@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from ..text import shortened
+
 MAX_NAME = 200  # characters; the longest names of published models have about 60
 MAX_NDIM = 32  # as in NumPy 1; weights have four dimensions at most
 MAX_VALUES = 2**48  # so that sizes in bytes fit 64 bits; a tensor without values may not claim more, either
@@ -18,10 +20,3 @@ def checked_shape(name: str, shape: Iterable[Any]) -> tuple[int, ...]:
     if not right or math.prod(n for n in sizes if n) > MAX_VALUES:
         raise ValueError(f"{shortened(name)} has an impossible shape")
     return sizes
-
-
-def shortened(value: Any, most: int = 80) -> str:
-    """The start of a string, or the kind of another object, for a message."""
-    if not isinstance(value, str):
-        return type(value).__name__
-    return value if len(value) <= most else f"{value[:most]}..."

@@ -20,6 +20,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from ..text import shortened
 from .fetch import Redirects, Watchdog, open_url
 from .part import Part
 
@@ -32,7 +33,7 @@ CHUNK = 1 << 18
 TRIES = 3  # as long as each makes progress
 MAX_SIZE = 4 << 30  # bytes, where no size is known; the largest published weights have 1.4 GB
 MAX_WORDS = 120  # characters that are repeated of what a server says
-MAX_WAIT = 3600  # seconds for another process that downloads to the same folder
+MAX_WAIT = 24 * 3600  # seconds for another process that downloads to the same folder
 SILENT_WAIT = 1  # seconds of them before the user is told
 
 
@@ -92,8 +93,7 @@ def _words(error: Exception) -> str:
     reason = getattr(error, "reason", None) or error
     if isinstance(reason, OSError) and reason.strerror:
         reason = f"{reason.strerror}: {reason.filename}" if reason.filename else reason.strerror
-    text = " ".join(str(reason).split()) or type(error).__name__
-    return text if len(text) <= MAX_WORDS else f"{text[:MAX_WORDS]}…"
+    return shortened(" ".join(str(reason).split()) or type(error).__name__, MAX_WORDS)
 
 
 class _EndedEarlyError(DownloadError):

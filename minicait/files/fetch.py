@@ -2,7 +2,7 @@
 
 A socket's timeout starts anew with each byte, and http.client waits as long as a server says "100 Continue". So a
 watchdog ends the connection unless enough of the file arrives in every WINDOW, headers and redirects included: a file
-of n bytes takes at most n / LEAST + 2 windows.
+of n bytes takes at most n / LEAST + 3 windows after the last redirect.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ class Watchdog:
         self.arrived = 0  # bytes of the file, counted by the caller
         self.too_slow = False
         self._socket: socket.socket | None = None  # of the last connection
+        self._before: int | None = None  # bytes at the start of this window
         self._finished = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def watch(self, connected: socket.socket) -> None:
         """Watch this connection; the one before ends, because only redirects make a second."""
         self._end()
+        self._before = None  # the clock starts now
         self._socket = connected.dup()  # TLS would take over the original
 
     def _end(self) -> None:
@@ -53,12 +55,11 @@ class Watchdog:
             raise TimeoutError(f"the server is too slow: less than {LEAST:,} bytes arrived in {WINDOW} seconds")
 
     def _run(self) -> None:
-        before = 0
         while not self._finished.wait(WINDOW):
-            if self.arrived < before + LEAST:
+            if self._before is not None and self.arrived < self._before + LEAST:
                 self.too_slow = True
                 self._end()
-            before = self.arrived
+            self._before = self.arrived if self._socket is not None else None  # connecting has a limit of its own
 
 
 class _Connection(http.client.HTTPConnection):

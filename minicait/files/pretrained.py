@@ -11,6 +11,7 @@ import numpy as np
 
 from ..data.imagenet import imagenet_classes
 from ..models import FAMILIES, Model, check_fits, family_named, find_model, published_models
+from ..models.model import MAX_SIDE
 from .download import DownloadError, cache_directory, download
 from .weights import Info, WeightFile, load_weights, open_weights
 
@@ -25,8 +26,8 @@ def load_model(
 
     For another image size, position embeddings are resized. For other classes, the head is initialised.
     """
-    if img_size is not None and img_size < 1:
-        raise ValueError(f"the image size must be at least 1, got {img_size}")
+    if img_size is not None and not 1 <= img_size <= MAX_SIDE:
+        raise ValueError(f"img_size must be from 1 to {MAX_SIDE}, got {img_size}")
     file, info = open_pretrained(weights)
     changed = info.config.changed(img_size=img_size, num_classes=None if classes is None else len(classes))
     model = family_named(info.family).model.from_config(changed, seed)

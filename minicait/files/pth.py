@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .bounds import checked_shape, shortened
+from ..text import shortened
+from .bounds import checked_shape
 from .tensorfile import from_bfloat16
 from .unpickle import IGNORED, MAX_PICKLE, UnsafeFileError, unpickle
 from .zipped import STORED, Entry, content, open_zip
@@ -141,7 +142,7 @@ class _Reader:
 
     def call(self, function: Any, arguments: tuple[Any, ...]) -> Any:
         if not callable(function) or (function is dict and arguments):
-            raise UnsafeFileError("it calls something that is no function")
+            raise UnsafeFileError("it calls something that is not a function")
         try:
             return function(*arguments)
         except TypeError:

@@ -17,8 +17,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from ..text import shortened
 from .atomic import atomic
-from .bounds import checked_shape, shortened
+from .bounds import checked_shape
 
 # In the order in which the library writes them, so that every tensor is aligned.
 DTYPES = {
@@ -86,11 +87,11 @@ def _parsed(text: str) -> dict[str, Any]:
 
     def number(text: str) -> int:
         if text.startswith("-") or len(text) > 20:
-            raise ValueError("its header has numbers that are no sizes")
+            raise ValueError("its header has numbers that are not valid sizes")
         return int(text)
 
     def refuse(_: str) -> NoReturn:
-        raise ValueError("its header has numbers that are no sizes")
+        raise ValueError("its header has numbers that are not valid sizes")
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(pairs) != len(result := dict(pairs)):
@@ -115,8 +116,10 @@ def _entry(item: tuple[str, Any]) -> tuple[str, str, tuple[int, ...], int, int]:
     return name, dtype, checked_shape(name, shape), offsets[0], offsets[1]
 
 
-def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
-    """Write a file atomically."""
+def write_tensors(
+    path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str], previous: Path | None = None
+) -> None:
+    """Write a file atomically; the one that it replaces is renamed to `previous`, if that is given."""
     arrays = {name: np.asarray(value) for name, value in tensors.items()}
     dtypes = {name: array.dtype.newbyteorder("<") for name, array in arrays.items()}
     for name, dtype in dtypes.items():
@@ -133,7 +136,7 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mappi
     text += b" " * (-len(text) % 8)
     if len(text) > MAX_HEADER:
         raise ValueError(f"{path.name} cannot be written: its header has {len(text):,} bytes, more than {MAX_HEADER:,}")
-    with atomic(path) as file:
+    with atomic(path, previous) as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name in order:
             values = np.ascontiguousarray(arrays[name], dtypes[name]).reshape(-1)

@@ -1,7 +1,7 @@
-"""Pickles of strangers, interpreted without running anything.
+"""Untrusted pickles, interpreted without running anything.
 
 A pickle is a program for a small stack machine, whose REDUCE calls functions and whose BUILD rewrites objects. Python's
-own machine is made for friends: it can be sent into endless recursion, to a memo of 8 GB, and, by one forgotten name,
+own unpickler trusts its input: it can be sent into endless recursion, to a memo of 8 GB, and, by one forgotten name,
 to any function. This one knows numbers, strings and containers. All else is what its caller makes of a name, and the
 program can do nothing with that but hand it back.
 """

@@ -24,14 +24,16 @@ from ..data.picture import MEAN, STD
 from ..models import Config, Model, check_fits, family_named, family_of
 from ..models.model import LazyTensor
 from ..nn import Module
+from ..text import shortened
 from .atomic import check_destination
-from .bounds import MAX_NAME, shortened
+from .bounds import MAX_NAME
 from .npz import read_npz
 from .pth import read_pth, read_tensor, tensors_in
 from .tensorfile import open_tensors, write_tensors
 from .zipped import Entry, verify
 
 FORMATS = (".safetensors", ".npz", ".pth", ".pt")
+MAX_CLASS_NAME = 500  # characters; those of ImageNet have up to 121
 MAX_SHARING = 4  # times the size of a .pth file that its tensors may have together, because some are tied
 PLAIN_ENTRIES, EMA_ENTRIES = ("model", "state_dict", ""), ("model_ema", "state_dict_ema")  # in training checkpoints
 
@@ -51,12 +53,14 @@ class Info:
         names, count = self.class_names, self.config.num_classes
         if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
             raise ValueError("class_names must be a list of strings")
+        if names is not None and max(map(len, names), default=0) > MAX_CLASS_NAME:
+            raise ValueError(f"a class name has more than {MAX_CLASS_NAME} characters")
         if names is not None and len(names) != count:
             raise ValueError(f"{len(names)} class names do not fit a model with {count} classes")
         self.mean, self.std = _numbers(self.mean), _numbers(self.std)
         (self.crop_ratio,) = _numbers([self.crop_ratio])
-        if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
-            raise ValueError("mean and std must be three numbers each, std positive")
+        if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) < 1e-3:
+            raise ValueError("mean and std must be three numbers each, std at least 0.001")
         if not MIN_CROP_RATIO <= self.crop_ratio <= 1:
             raise ValueError(f"a crop_ratio of {self.crop_ratio} is not in [{MIN_CROP_RATIO}, 1]")
 
@@ -75,8 +79,8 @@ class Info:
 
 
 def _numbers(values: Any) -> tuple[float, ...]:
-    if not isinstance(values, list | tuple) or any(type(x) not in (int, float) or not abs(x) < 1e30 for x in values):
-        raise ValueError("mean, std and crop_ratio must be finite numbers")
+    if not isinstance(values, list | tuple) or any(type(x) not in (int, float) or not abs(x) <= 1e3 for x in values):
+        raise ValueError("mean, std and crop_ratio must be numbers up to 1000")
     return tuple(map(float, values))
 
 

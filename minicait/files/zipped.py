@@ -1,4 +1,4 @@
-"""Zip archives of strangers: `.pth` and `.npz` files.
+"""Untrusted zip archives: `.pth` and `.npz` files.
 
 Nothing in an archive is believed before it is checked against the size of the file: where entries are, how large they
 are, and that no two share bytes. Python's zipfile believes the directory, in which 60,000 entries may all claim the

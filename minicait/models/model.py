@@ -17,6 +17,7 @@ from ..nn import Module
 from ..nn.layers import shapes_only
 
 MOST = 10**9  # of any size in a configuration: far beyond any model, and small enough for exact costs
+MAX_FORWARD = 1 << 29  # bytes of a forward pass of one image that a file may claim; the largest published take 80 MB
 MAX_SIDE = 4096  # pixels that a file may claim; the largest published models take 448
 
 
@@ -154,6 +155,8 @@ def check_fits(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> None:
             f"the model of its configuration has {config.blocks:,} blocks and {parameters:,} parameters, but there are "
             f"only {len(shapes):,} tensors with {values:,} values"
         )
+    if config.cost().forward_bytes > MAX_FORWARD:
+        raise ValueError(f"a forward pass of {config.patches:,} patches would take too much memory")
     if max(config.img_size) > MAX_SIDE:
         raise ValueError(f"images of {max(config.img_size):,} pixels are larger than {MAX_SIDE:,}")
 

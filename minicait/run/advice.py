@@ -20,6 +20,7 @@ from ..train.recipe import Recipe
 from ..train.trainer import NotFiniteError
 from ..train.workers import WorkerError
 from .console import resume_command
+from .progress import previous
 
 if TYPE_CHECKING:
     from .run import Run
@@ -40,7 +41,8 @@ def error_advice(run: Run) -> Iterator[None]:
         advice = f"repair or remove it, or skip such images: {resume} --skip-bad-images"
         raise BadImageError(f"{error}; {advice}") from error
     except OSError as error:
-        advice = f"; the last checkpoint is intact: {resume}" if run.checkpoint.is_file() else ""
+        saved = run.checkpoint.is_file() or previous(run.checkpoint).is_file()
+        advice = f"; the last checkpoint is intact: {resume}" if saved else ""
         raise OSError(f"a file could not be written or read ({error}){advice}") from error
     except WorkerError as error:
         raise WorkerError(f"{error}; to resume: {resume}; --threads 1 needs no worker processes") from error

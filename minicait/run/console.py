@@ -75,7 +75,7 @@ def next_commands(run: Run) -> str:
     weights = shlex.quote(str(run.best_weights))
     image = run.path / "example.png"  # shapes are not files
     if isinstance(files := getattr(run.images.val, "dataset", run.images.val), ImageFolder):
-        image = next(path for i, (path, _) in enumerate(files.samples) if i not in run.val_loader.bad)
+        image = next((path for i, (path, _) in enumerate(files.samples) if i not in run.val_loader.bad), image)
     lines = {"predict": f"{_program()} predict --weights {weights} {shlex.quote(str(image))}"}
     if not run.plan.overfit:  # there are no validation images
         lines["evaluate"] = f"{_program()} eval --weights {weights}{_data_options(run)}{_machine_options(run)}"

@@ -9,6 +9,7 @@ from pathlib import Path
 from ..data.source import Source
 from ..files.pretrained import load_model, open_pretrained
 from ..models import Model, create_model, find_model
+from ..models.model import MAX_SIDE
 from ..schema import check_fields
 from ..train.recipe import Recipe
 
@@ -33,7 +34,7 @@ class Plan:
     overfit: bool = False
 
     def __post_init__(self) -> None:
-        check_fields(self, {"img_size": (1, 1e5), "patch_size": (1, 1e5)})
+        check_fields(self, {"img_size": (1, MAX_SIDE), "patch_size": (1, MAX_SIDE)})
 
     def side(self) -> int:
         """Side of the model's images, in pixels."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..machine import numerics
 from ..schema import check_fields, from_json
-from ..train.checkpoint import Checkpoint, read_checkpoint
+from ..text import shortened
+from ..train.checkpoint import Checkpoint, DamagedCheckpointError, read_checkpoint
 from .journal import Row
 
 
@@ -27,7 +28,7 @@ class Progress:
     seconds: float
 
     def __post_init__(self) -> None:
-        check_fields(self, {"best": (-1, 1), "seconds": (0, 1e12)})
+        check_fields(self, {"best": (-1, 1), "seconds": (0, 1e18)})
 
     @staticmethod
     def of(checkpoint: Checkpoint, batches_per_epoch: int) -> tuple[Progress, list[Row]]:
@@ -37,12 +38,14 @@ class Progress:
             progress = from_json(Progress, state.extra)
             rows = [from_json(Row, row) for row in progress.rows]
             first = state.epoch * batches_per_epoch
+            if progress.seconds > 1e9:
+                raise ValueError("it has trained for longer than a life")
             if [row.epoch for row in rows] != list(range(1, state.epoch + 1)):
                 raise ValueError("its log has other epochs")
             if not first <= state.batches <= first + batches_per_epoch:
                 raise ValueError(f"batch {state.batches} is not in epoch {state.epoch}")
-            if len(progress.bad) != 2 or not all(i.isdecimal() for bad in progress.bad for i in bad):
-                raise ValueError("its list of corrupt images is none")
+            if len(progress.bad) != 2 or not all(re.fullmatch("[0-9]{1,12}", i) for bad in progress.bad for i in bad):
+                raise ValueError("its list of corrupt images is invalid")
         except ValueError as error:
             raise ValueError(f"{checkpoint.path.name} is damaged: it describes no run ({error})") from error
         return progress, rows
@@ -52,32 +55,25 @@ def previous(checkpoint: Path) -> Path:
     return checkpoint.with_stem(f"{checkpoint.stem}-previous")
 
 
-def keep_previous(checkpoint: Path) -> None:
-    """Give the last checkpoint a second name, before the next one replaces it."""
-    if checkpoint.is_file():
-        previous(checkpoint).unlink(missing_ok=True)
-        try:
-            os.link(checkpoint, previous(checkpoint))
-        except OSError:  # a file system without hard links
-            checkpoint.replace(previous(checkpoint))
-
-
 def last_checkpoint(path: Path) -> tuple[Checkpoint, str | None]:
-    """Read a checkpoint. If it is missing or damaged, the one before it takes its place, with a warning."""
+    """Read a checkpoint. If it is missing or damaged, read the one before it, with a warning."""
     try:
         return read_checkpoint(path), None
-    except ValueError as error:
-        try:
-            checkpoint = read_checkpoint(previous(path))
-        except ValueError:
-            raise error from None
-        previous(path).replace(path)
-        return checkpoint, f"{error}; resuming from the one before it"
+    except DamagedCheckpointError as error:
+        if not previous(path).is_file():
+            raise
+        return read_checkpoint(previous(path)), f"{error}; resuming from the one before it"
+
+
+def set_aside(path: Path) -> None:
+    """Rename a damaged checkpoint, so that the next one does not push out the good one before it."""
+    if path.is_file():
+        path.replace(path.with_stem(f"{path.stem}-damaged"))
 
 
 def other_numerics(checkpoint: Checkpoint, device: str) -> str | None:
     """A warning if the checkpoint was written with other libraries or kernels, under which rounding may differ."""
     before, now = checkpoint.state.numerics, numerics(device)
     names = [name for name in now if before.get(name, now[name]) != now[name]]
-    changed = [f"{name} {before[name]}, now {now[name]}" for name in names]
+    changed = [f"{name} {shortened(before[name])}, now {now[name]}" for name in names]
     return f"results may differ in their last bits: the checkpoint has {'; '.join(changed)}" if changed else None

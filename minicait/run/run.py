@@ -35,7 +35,7 @@ from .journal import Row, write_journal
 from .lock import FolderLock
 from .pictures import batch_picture, draw_attention, write_picture
 from .plan import Plan
-from .progress import Progress, keep_previous, last_checkpoint, other_numerics
+from .progress import Progress, last_checkpoint, other_numerics, previous, set_aside
 from .signals import Stopped, StopSignals
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -59,6 +59,8 @@ def resume_run(path: Path, **options: Any) -> Run:
         checkpoint, damage = last_checkpoint(path / CHECKPOINT)
         run = Run(plan, path, model=checkpoint.model(), **options)
         run.load(checkpoint)
+        if damage is not None:
+            set_aside(run.checkpoint)
     except BaseException:
         lock.release()
         raise
@@ -140,10 +142,10 @@ class Run:
         warnings = [f"warning: {printable(warning)}" for warning in self.warnings]
         print("\n".join([first_lines(self), *warnings]), flush=True)
         done, total = self.trainer.batches, self.plan.recipe.epochs * len(self.train_loader)
-        with error_advice(self):
+        with self.signals, error_advice(self):
             if not done:
                 self._before_training()
-            with self.signals, tqdm(total=total, initial=done, disable=None, unit="batch") as self.bar:
+            with tqdm(total=total, initial=done, disable=None, unit="batch") as self.bar:
                 self.session_start, self.session_batch, self.train_loader.waited = time.perf_counter(), done, 0.0
                 self.trainer.fit(self.train_loader, self.val_loader, self._after_batch, self._after_epoch)
             self._after_training()
@@ -223,8 +225,7 @@ class Run:
         bad = [{str(i): reason for i, reason in loader.bad.items()} for loader in self.loaders]
         rows, seconds = [asdict(row) for row in self.rows], time.perf_counter() - self.start_time
         progress = Progress(**self._identity(), rows=rows, best=self.best, bad=bad, seconds=seconds)
-        keep_previous(self.checkpoint)
-        save_checkpoint(self.trainer, self.checkpoint, asdict(progress))
+        save_checkpoint(self.trainer, self.checkpoint, asdict(progress), previous(self.checkpoint))
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Return to the state of a checkpoint; later rows of the log are dropped."""

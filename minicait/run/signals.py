@@ -20,7 +20,10 @@ class Stopped(Exception):  # noqa: N818  (not an error)
 
 
 class StopSignals:
-    """Inside a `with` block, keep the number of the first signal in `received`. A second one interrupts at once."""
+    """Inside a `with` block, keep the number of the first signal in `received`. A second Ctrl-C interrupts at once.
+
+    Other signals often come twice: a shell passes SIGHUP on, and `timeout` signals a process and its group.
+    """
 
     received: int | None = None
 
@@ -30,9 +33,9 @@ class StopSignals:
 
     def _handle(self, number: int, _: Any) -> None:
         _forget_closed_terminal()
-        if self.received is not None:
+        if self.received is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.received = number
+        self.received = self.received or number
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
@@ -44,4 +47,6 @@ def _forget_closed_terminal() -> None:
     for descriptor in (1, 2):
         with suppress(OSError):  # it is closed
             if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, descriptor)
+                os.close(nowhere)

@@ -1,7 +1,8 @@
 """Checkpoints: everything a run needs to continue to the bit, in one file that is whole or not there.
 
-Arrays are the weights and buffers, AdamW's two moments, the EMA, and accumulated gradients; counts and losses are JSON
-in the file's metadata, with a hash of all arrays. No random state is needed: random numbers are named by seed and step.
+Arrays are the weights and buffers, AdamW's two moments, the EMA, accumulated gradients, and the losses of the epoch;
+counts are JSON in the file's metadata, with a hash of all arrays. No random state is needed: random numbers are named
+by seed and step.
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ from ..models import Model, check_fits, family_named, family_of
 from ..schema import check_fields, from_json
 from .trainer import Trainer
 
-MOST = 2**62  # of any count
+MAX_COUNT = 2**62
+LOSSES = "losses"  # the array of those of this epoch
+
+
+class DamagedCheckpointError(ValueError):
+    """The file is missing, cut short, or not what was written."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,6 @@ class State:
     scaler: dict[str, float]
     batches: int
     epoch: int
-    losses: list[float]
     steps: int
     ema_steps: int
     lr: float
@@ -44,7 +49,7 @@ class State:
     numerics: dict[str, str] = field(default_factory=dict)  # libraries and kernels that decide about the last bits
 
     def __post_init__(self) -> None:
-        check_fields(self, dict.fromkeys(("batches", "epoch", "steps", "ema_steps", "lr"), (0, MOST)))
+        check_fields(self, dict.fromkeys(("batches", "epoch", "steps", "ema_steps", "lr"), (0, MAX_COUNT)))
 
 
 class Checkpoint(NamedTuple):
@@ -53,6 +58,11 @@ class Checkpoint(NamedTuple):
     path: Path
     state: State
     arrays: dict[str, np.ndarray]
+
+    @property
+    def losses(self) -> np.ndarray:
+        """Losses of the batches of this epoch."""
+        return self.arrays.get(LOSSES, np.zeros(0))
 
     def model(self) -> Model:
         """A model of the kind that the checkpoint is of, with new weights."""
@@ -74,16 +84,19 @@ class Checkpoint(NamedTuple):
         Nothing changes unless the checkpoint is of the same model and recipe.
         """
         state, name = self.state, self.path.name
-        for what, ours, stored in (("config", _config(trainer), state.config),
+        for what, ours, theirs in (("config", _config(trainer), state.config),
                                    ("recipe", asdict(trainer.recipe), state.recipe)):  # fmt: skip
-            if stored != ours:
-                different = sorted(key for key in {*ours, *stored} if ours.get(key) != stored.get(key))
+            if theirs != ours:
+                different = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
                 raise ValueError(f"{name} is of another run: its {what} differs in {', '.join(different)}")
         before = trainer.accumulated
         trainer.accumulated = trainer.optimiser.parameters.zeros() if "accumulated" in self.arrays else None
         own = _arrays(trainer)
         try:
-            if _kinds(own) != _kinds(self.arrays):
+            stored = {key: array for key, array in self.arrays.items() if key != LOSSES}
+            if max(state.steps, state.ema_steps) > state.batches:
+                raise ValueError(f"{name} is damaged: it has more steps than batches")
+            if _kinds(own) != _kinds(stored) or self.losses.ndim != 1 or self.losses.dtype != np.float64:
                 raise ValueError(f"{name} is of another run: its arrays have other names, shapes or types")
             trainer.scaler.load_state_dict(state.scaler)
         except ValueError:
@@ -91,23 +104,29 @@ class Checkpoint(NamedTuple):
             raise
         for key, array in own.items():
             array[...] = to_device(self.arrays[key], trainer.device)
-        trainer.batches, trainer.epoch, trainer.losses = state.batches, state.epoch, list(state.losses)
+        trainer.batches, trainer.epoch, trainer.losses = state.batches, state.epoch, self.losses.tolist()
         trainer.optimiser.steps, trainer.optimiser.lr = state.steps, state.lr
         if trainer.ema is not None:
             trainer.ema.steps = state.ema_steps
 
 
-def save_checkpoint(trainer: Trainer, path: Path, extra: Mapping[str, Any] | None = None) -> None:
-    """Write the state of a trainer, and anything else that JSON can hold."""
+def save_checkpoint(
+    trainer: Trainer, path: Path, extra: Mapping[str, Any] | None = None, previous: Path | None = None
+) -> None:
+    """Write the state of a trainer, and anything else that JSON can hold.
+
+    The checkpoint that was at `path` is renamed to `previous`, if that is given.
+    """
     arrays = {key: to_device(array, "cpu") for key, array in _arrays(trainer).items()}
+    arrays[LOSSES] = np.array(trainer.losses, np.float64)
     family, ema = family_of(trainer.model), trainer.ema
     state = State(
         None if family is None else family.name, _config(trainer), asdict(trainer.recipe), trainer.scaler.state_dict(),
-        trainer.batches, trainer.epoch, trainer.losses, trainer.optimiser.steps, 0 if ema is None else ema.steps,
+        trainer.batches, trainer.epoch, trainer.optimiser.steps, 0 if ema is None else ema.steps,
         trainer.optimiser.lr, dict(extra or {}), numerics(trainer.device),
     )  # fmt: skip
     text = json.dumps(asdict(state))
-    write_tensors(path, arrays, {"minicait_checkpoint": text, "sha256": _digest(text, arrays)})
+    write_tensors(path, arrays, {"minicait_checkpoint": text, "sha256": _digest(text, arrays)}, previous)
 
 
 def load_checkpoint(trainer: Trainer, path: Path) -> dict[str, Any]:
@@ -120,17 +139,20 @@ def load_checkpoint(trainer: Trainer, path: Path) -> dict[str, Any]:
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read a file, check it against its hash, and only then believe what it says."""
     if not path.is_file():
-        raise ValueError(f"there is no checkpoint {path}")
-    file = open_tensors(path)
+        raise DamagedCheckpointError(f"there is no checkpoint {path}")
+    try:
+        file = open_tensors(path)
+    except ValueError as error:
+        raise DamagedCheckpointError(str(error)) from error
     if (text := file.metadata.get("minicait_checkpoint")) is None:
         raise ValueError(f"{path.name} is not a training checkpoint")
     arrays = {name: file.read(name) for name in file.entries}
     if _digest(text, arrays) != file.metadata.get("sha256"):
-        raise ValueError(f"{path.name} was altered or damaged: its content does not fit its hash")
+        raise DamagedCheckpointError(f"{path.name} was altered or damaged: its content does not fit its hash")
     try:
         return Checkpoint(path, from_json(State, json.loads(text)), arrays)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path.name} is damaged: it describes no training ({error})") from error
+        raise ValueError(f"{path.name} is not of this version: it describes no training ({error})") from error
 
 
 def _config(trainer: Trainer) -> dict[str, Any]:

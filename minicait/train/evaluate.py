@@ -20,6 +20,8 @@ from ..nn import Module, evaluation_mode
 from ..nn.record import record
 from .gradients import default_micro_batch
 
+NOT_FINITE = "the model's outputs are not finite: its weights are damaged"
+
 
 class Scores(NamedTuple):
     top1: float  # share of images whose class is the first guess
@@ -40,7 +42,7 @@ def predict(model: Module, images: Any, threads: int | None = None, micro_batch:
     else:
         logits = to_device(predicted_logits(model, images, threads, micro_batch), "cpu")
     if not np.isfinite(logits).all():
-        raise ValueError("the model's outputs are not finite: its weights are damaged")
+        raise ValueError(NOT_FINITE)
     return logits
 
 

@@ -46,6 +46,21 @@ def jpeg_with_scans(count, size=(40, 30)):
     return content[:-2] + content[last:-2] * (count - content.count(b"\xff\xda")) + content[-2:]
 
 
+def jpeg_of_empty_scans(count, frame=0xC0):
+    """A JPEG that is not progressive, with the three components in turn in scans without a byte."""
+    content = saved("jpeg", (8000, 8000) if count > 100 else (40, 30), subsampling=0)
+    head = content[: content.index(b"\xff\xda")].replace(b"\xff\xc0", bytes([0xFF, frame]))
+    scans = [b"\xff\xda\0\x08\x01" + bytes([i % 3 + 1, 0x11 if i % 3 else 0]) + b"\0\x3f\0" for i in range(count)]
+    return head + b"".join(scans) + b"\xff\xd9"
+
+
+def bmp_with_rle(count):
+    """A BMP of four pixels, whose `count` bytes of run-length encoding add nothing before the last row."""
+    palette, pixels = bytes(1024), b"\0\2\0\0" * (count // 4) + b"\2\1\0\0\2\1\0\1"
+    info = struct.pack("<IiiHHIIiiII", 40, 2, 2, 1, 8, 1, len(pixels), 0, 0, 256, 0)
+    return b"BM" + struct.pack("<IHHI", 1078 + len(pixels), 0, 0, 1078) + info + palette + pixels
+
+
 def jpeg_with_segments(count, start=b"Exif\0\0II*\0", length=65000, marker=b"\xff\xe1"):
     content, segment = saved("jpeg"), start + bytes(length - len(start))
     return content[:2] + (marker + struct.pack(">H", length + 2) + segment) * count + content[2:]

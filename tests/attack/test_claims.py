@@ -58,6 +58,7 @@ CONFIGS = {
     "a fraction": ({"depth": 2.5}, "depth must be an integer"),
     "null": ({"depth": None}, "depth must be an integer"),
     "a list": ({"depth": [2] * 10**5}, "depth must be an integer"),
+    "an image of 4096": ({"img_size": 4096}, "parameters, but there are only"),
     "another entry": ({"more": 1}, "expected a configuration with the entries"),
 }
 
@@ -74,19 +75,22 @@ INFOS = {
     "numbers as names": ({"class_names": [1, 2, 3, 4, 5]}, "class_names must be a list of strings"),
     "one string": ({"class_names": "abcde"}, "class_names must be a list of strings"),
     "an object of names": ({"class_names": dict.fromkeys(NAMES, 1)}, "class_names must be a list of strings"),
-    "a mean of one": ({"mean": 0.5}, "must be finite numbers"),
+    "a mean of one": ({"mean": 0.5}, "must be numbers up to 1000"),
     "two means": ({"mean": [0.5, 0.5]}, "three numbers each"),
-    "a mean of text": ({"mean": ["a", "b", "c"]}, "must be finite numbers"),
-    "a mean of null": ({"mean": None}, "must be finite numbers"),
-    "a mean of true": ({"mean": [True, True, True]}, "must be finite numbers"),
-    "a mean of NaN": ({"mean": [float("nan")] * 3}, "must be finite numbers"),
-    "a huge mean": ({"mean": [10**400] * 3}, "must be finite numbers"),
-    "a std of zero": ({"std": [0, 1, 1]}, "std positive"),
-    "a negative std": ({"std": [1, -1, 1]}, "std positive"),
-    "an infinite std": ({"std": [1, float("inf"), 1]}, "must be finite numbers"),
+    "a mean of text": ({"mean": ["a", "b", "c"]}, "must be numbers up to 1000"),
+    "a mean of null": ({"mean": None}, "must be numbers up to 1000"),
+    "a mean of true": ({"mean": [True, True, True]}, "must be numbers up to 1000"),
+    "a mean of NaN": ({"mean": [float("nan")] * 3}, "must be numbers up to 1000"),
+    "a huge mean": ({"mean": [10**400] * 3}, "must be numbers up to 1000"),
+    "a std of zero": ({"std": [0, 1, 1]}, "std at least 0.001"),
+    "a negative std": ({"std": [1, -1, 1]}, "std at least 0.001"),
+    "an infinite std": ({"std": [1, float("inf"), 1]}, "must be numbers up to 1000"),
     "a crop of zero": ({"crop_ratio": 0}, "is not in [0.01, 1]"),
+    "a std of nearly zero": ({"std": [1e-320] * 3}, "std at least 0.001"),
+    "a large mean": ({"mean": [1e29] * 3}, "must be numbers up to 1000"),
+    "a long class name": ({"class_names": ["x" * 10**6, "b", "c"]}, "a class name has more than 500 characters"),
     "a crop of two": ({"crop_ratio": 2}, "is not in [0.01, 1]"),
-    "a crop of text": ({"crop_ratio": "1"}, "must be finite numbers"),
+    "a crop of text": ({"crop_ratio": "1"}, "must be numbers up to 1000"),
     "an unknown family": ({"family": "x" * 10**6}, "unknown family"),
     "a family that is a list": ({"family": ["cait"]}, "unknown family"),
     "no configuration": ({"config": None}, "expected a configuration"),
@@ -223,7 +227,20 @@ def test_names_are_printed_without_their_escapes(tmp_path):
     save_file(names, tmp_path / "w.safetensors")
     result = run("weights", "info", tmp_path / "w.safetensors")
     assert result.code == 0 and "a\\x1b[2Jb" in result.out and "c\\nd" in result.out and "\\u202eabc" in result.out
-    path = weights(tmp_path / "v.safetensors", info={"class_names": ["\x1b]0;", "b" * 10**6, "c", "d", "e"]})
+    path = weights(tmp_path / "v.safetensors", info={"class_names": ["\x1b]0;", "b" * 400, "c", "d", "e"]})
     result = run("weights", "info", path)
     assert result.code == 0 and "classes: \\x1b]0;, bbb" in result.out and len(result.out) < 10_000
     assert json.loads(run("weights", "info", path, "--json").out)["info"]["class_names"][2] == "c"
+
+
+def test_a_small_file_that_claims_many_tokens(tmp_path, image):
+    """Attention takes memory in the square of the number of patches, whatever the parameters take."""
+    sizes = {"num_classes": 2, "dim": 2, "heads": 2, "depth": 1}
+    large = CaiT(img_size=4096, patch_size=32, **sizes)
+    minicait.save_weights(large, tmp_path / "large.safetensors")
+    because = "a forward pass of 16,384 patches would take too much memory"
+    refused("predict", image, "--weights", tmp_path / "large.safetensors", because=because)
+    deep = CaiT(img_size=64, patch_size=1, **sizes | {"depth": 40})
+    minicait.save_weights(deep, tmp_path / "deep.safetensors")
+    explain = ["explain", image, "--weights", tmp_path / "deep.safetensors", "--out", tmp_path / "r.html"]
+    refused(*explain, because="a report keeps all attention maps")

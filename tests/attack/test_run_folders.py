@@ -102,6 +102,8 @@ CHANGES = {
     "another dtype": (lambda s, a: a.update({"mean/cls_token": a["mean/cls_token"].astype("f8")}), "other names"),
     "an infinite loss scale": (lambda s, a: s["scaler"].update(scale=1e400), "loss scaler"),
     "no loss scale": (lambda s, a: s.update(scaler={}), "loss scaler"),
+    "more steps than batches": (lambda s, a: s.update(steps=2**62), "more steps than batches"),
+    "images of 5,000 digits": (lambda s, a: s["extra"].update(bad=[{"9" * 5000: "x"}, {}]), "corrupt images"),
     "another plan": (lambda s, a: s["extra"]["plan"].update(overfit=True), "args.json changed"),
     "a later version": (lambda s, a: s["extra"].update(version="9.9"), "written by version 9.9"),
 }

@@ -60,7 +60,7 @@ def test_smoke_and_overfit(tmp_path, capsys):
         (["--batch-size", "100"], "a batch of 100 cannot be made from 48 images"),
         (["--epochs", "0"], "epochs must be at least 1, got 0"),
         (["--lr", "-1"], "lr must be at least 0, got -1"),
-        (["--lr", "inf"], "lr must be at most 1000, got inf"),
+        (["--lr", "inf"], "lr must be at most 1,000, got inf"),
         (["--patch-size", "0"], "--patch-size must be at least 1, got 0"),
         (["--smoke", "--overfit-one-batch"], "choose one of --smoke and --overfit-one-batch"),
         (["--threads", "0"], "--threads must be at least 1, got 0"),
