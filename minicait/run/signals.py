@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import stat
+import sys
 from contextlib import suppress
 from typing import Any
 
@@ -30,6 +31,8 @@ class StopSignals:
     def __enter__(self) -> None:
         handled = [n for n in STOPPING if signal.getsignal(n) is not signal.SIG_IGN]  # as `nohup` leaves SIGHUP
         self._previous = {n: signal.signal(n, self._handle) for n in handled}
+        self._streams = sys.stdout, sys.stderr
+        sys.stdout, sys.stderr = (Lasting(s) if s is not None and s.isatty() else s for s in self._streams)
 
     def _handle(self, number: int, _: Any) -> None:
         _forget_closed_terminal()
@@ -38,8 +41,28 @@ class StopSignals:
         self.received = self.received or number
 
     def __exit__(self, *_: object) -> None:
+        sys.stdout, sys.stderr = self._streams
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+
+
+class Lasting:
+    """A stream to a terminal that may be closed: writing then fails before the signal is handled, and is no error."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _forget_closed_terminal() -> None:
