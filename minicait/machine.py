@@ -98,12 +98,15 @@ def _blas() -> ThreadpoolController:
 
 def numerics(device: str = "cpu") -> dict[str, str]:
     """Versions and kernels that decide about the last bits of a result: under others, they may differ."""
-    blas = (f"{lib['internal_api']} {lib['version']} {lib.get('architecture', '')}" for lib in _blas().info())
+    blas = (
+        f"{lib['internal_api']} {lib['version']} {lib.get('architecture', '')}"
+        for lib in _blas().select(user_api="blas").info()
+    )
     kernels = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])  # that NumPy chose for this CPU
     return {
         "device": device.partition(":")[0],
         "NumPy": np.__version__,
-        "BLAS": ", ".join(sorted(set(blas))),
+        "BLAS": ", ".join(sorted(blas)),
         "CPU kernels": " ".join(kernels) or "baseline",
     }
 

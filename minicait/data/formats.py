@@ -105,18 +105,19 @@ PROGRESSIVE = (b"\xc2", b"\xc6", b"\xca", b"\xce")  # those whose pixels are ref
 
 def check_scans(content: bytes) -> None:
     """Raise if a JPEG has too many scans: each is a pass over all pixels, even if it has no bytes."""
-    position, scans, progressive, components = 2, 0, False, 0
+    position, scans, progressive, components = 2, 0, False, b""
     for _ in range(MAX_PARTS):
         found = MARKER.search(content, position)
         if found is None or found[1] == END_OF_IMAGE:
             return
+        segment = content[found.end() : found.end() + 8]
         if found[1] == START_OF_SCAN:
             scans += 1
-            if not progressive and content[found.end() + 2 :][:1] == bytes([components]):  # one scan has them all
+            if not progressive and segment[2:3] == components:  # one scan has them all
                 return
         elif found[1] in FRAMES:
-            progressive, components = found[1] in PROGRESSIVE, int.from_bytes(content[found.end() + 7 :][:1])
-        position = found.end() + int.from_bytes(content[found.end() : found.end() + 2], "big")
+            progressive, components = found[1] in PROGRESSIVE, segment[7:8]
+        position = found.end() + int.from_bytes(segment[:2], "big")
         if scans > MAX_SCANS:
             raise ValueError(f"it has more than {MAX_SCANS} scans")
     raise ValueError(f"it has more than {MAX_PARTS:,} segments")

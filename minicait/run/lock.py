@@ -54,7 +54,7 @@ def _acquire(path: Path) -> int:
             raise ValueError(f"{path.parent} is in use by {holder}; wait for it, or stop it first") from None
         except OSError:  # a file system without locks
             pass
-        if found.st_nlink and path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+        if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
             return descriptor
         os.close(descriptor)  # the process that held it has just removed it
 

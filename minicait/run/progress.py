@@ -39,7 +39,7 @@ class Progress:
             rows = [from_json(Row, row) for row in progress.rows]
             first = state.epoch * batches_per_epoch
             if progress.seconds > 1e9:
-                raise ValueError("it has trained for longer than a life")
+                raise ValueError("it has trained for more than thirty years")
             if [row.epoch for row in rows] != list(range(1, state.epoch + 1)):
                 raise ValueError("its log has other epochs")
             if not first <= state.batches <= first + batches_per_epoch:

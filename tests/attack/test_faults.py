@@ -116,7 +116,10 @@ def test_a_damaged_checkpoint_has_one_before_it(folder, whole_run):
     refused("train", "--resume", folder, because="was altered or damaged")
 
 
-@pytest.mark.skipif(not numerics()["BLAS"].startswith("openblas") or platform.machine() != "x86_64", reason="kernels")
+@pytest.mark.skipif(
+    not numerics()["BLAS"].startswith("openblas") or platform.machine() != "x86_64",
+    reason="only OpenBLAS on x86-64 can be told to use the kernels of an older CPU by these variables",
+)
 def test_resuming_with_other_kernels_warns(folder):
     """OpenBLAS and NumPy can be told to use the kernels of an older CPU."""
     environment = {**ENVIRONMENT, "OPENBLAS_CORETYPE": "Nehalem", "NPY_DISABLE_CPU_FEATURES": "X86_V4"}

@@ -176,7 +176,7 @@ def test_a_sparse_file_of_a_terabyte_is_not_read(tmp_path):
 
 def test_what_pytorch_writes_is_read(tmp_path):
     """A training checkpoint with everything that scripts put beside the weights."""
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e '.[compare]'")
     import argparse
     from collections import Counter, OrderedDict, defaultdict
     from pathlib import Path
