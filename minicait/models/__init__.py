@@ -1,7 +1,13 @@
 """Models: `model` says what a model is; each family is one file that ends in its own table of sizes.
 
-cait      CaiT
-variants  what CaiT was compared with
+cait          CaiT: talking heads, class attention, LayerScale
+deit          DeiT: a class token, a distillation token
+deit3         DeiT III: DeiT with LayerScale
+resmlp        ResMLP: linear layers along patches and along channels
+patchconvnet  PatchConvNet: depthwise convolutions, and class attention as pooling
+lvvit         LV-ViT: a convolutional stem, and a class for every patch
+variants      what CaiT was compared with
+transformer, positions, cost    what several of them share
 """
 
 from __future__ import annotations
@@ -9,10 +15,13 @@ from __future__ import annotations
 import difflib
 import fnmatch
 
-from . import cait
-from .model import Config, Cost, Family, Model, Outputs, check_fits, outputs_of
+from . import cait, deit, deit3, lvvit, patchconvnet, resmlp
+from .cost import Cost
+from .model import Config, Family, Model, Outputs, check_fits, outputs_of
 
-FAMILIES: tuple[Family, ...] = (cait.FAMILY,)
+FAMILIES: tuple[Family, ...] = (
+    cait.FAMILY, deit.FAMILY, deit3.FAMILY, resmlp.FAMILY, patchconvnet.FAMILY, lvvit.FAMILY,
+)  # fmt: skip
 
 __all__ = [
     "FAMILIES", "Config", "Cost", "Family", "Model", "Outputs", "check_fits", "create_model", "family_named",

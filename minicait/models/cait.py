@@ -17,8 +17,11 @@ from autograd.random import Stream
 from .. import nn
 from ..nn import drop_paths_drawn, residual
 from ..nn.layers import truncated_normal
-from .model import MOST, Config, Cost, Family, LazyTensor, Model, Outputs, Published
+from . import cost
+from .cost import Cost, Part, cost_of
+from .model import Config, Family, LazyTensor, Model, Outputs, Published
 from .positions import resized_positions
+from .transformer import TransformerConfig
 
 
 class SelfAttentionBlock(nn.Module):
@@ -62,21 +65,11 @@ class ClassAttentionBlock(nn.Module):
 
 
 @dataclass(frozen=True)
-class CaiTConfig(Config):
-    heads: int
+class CaiTConfig(TransformerConfig):
     depth_token_only: int  # class-attention layers
     layer_scale: float  # epsilon, the initial value of LayerScale
-    mlp_ratio: float
 
-    least: ClassVar[Mapping[str, int]] = {**Config.least, "heads": 1, "depth_token_only": 1}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.dim % self.heads:
-            raise ValueError(f"dim {self.dim} does not divide into {self.heads} heads")
-        if not 1 <= self.dim * self.mlp_ratio <= MOST:
-            raise ValueError(f"mlp_ratio must make at least one hidden value, and fewer than {MOST:,}, of {self.dim}, "
-                             f"got {self.mlp_ratio}")  # fmt: skip
+    least: ClassVar[Mapping[str, int]] = {**TransformerConfig.least, "depth_token_only": 1}
 
     @property
     def blocks(self) -> int:
@@ -87,27 +80,15 @@ class CaiTConfig(Config):
         return f"{self.depth}+{self.depth_token_only}"
 
     def cost(self) -> Cost:
-        p, d, h, n, tokens = self.patch_size, self.dim, self.heads, self.patches, self.patches + 1
-        hidden = int(d * self.mlp_ratio)
-        linear = [(d, 3 * d), (d, d), (d, hidden), (hidden, d)]  # inputs and outputs of qkv, proj, fc1, fc2
-        weights = sum(i * o for i, o in linear)
-        block = weights + sum(o for _, o in linear) + 6 * d  # biases; two norms and two LayerScales
-        mixing = 2 * (h * h + h)
-        parameters = d + n * d + (3 * p * p * d + d)  # class token, positions, patch projection
-        parameters += self.depth * (block + mixing) + self.depth_token_only * block
-        parameters += 2 * d + (d + 1) * self.num_classes  # final norm, head
-
-        multiply_adds = n * 3 * p * p * d + d * self.num_classes
-        multiply_adds += self.depth * (n * weights + 2 * n * n * d + 2 * h * h * n * n)
-        # keys and values of all tokens; everything else of the class token only
-        multiply_adds += self.depth_token_only * (2 * tokens * d * d + 2 * d * d + 2 * tokens * d + 2 * d * hidden)
-
-        # A block saves both x_hat and the outputs of its norms, qkv, the attention maps, the input of proj, and the
-        # derivative and output of GELU.
-        saved = n * (8 * d + 2 * hidden) + 2 * n + h * n * n
-        saved_by_class_attention = tokens * (4 * d + 1) + h * tokens + 6 * d + 2 * hidden + 1
-        values = n * 3 * p * p + self.depth * saved + self.depth_token_only * saved_by_class_attention + 3 * d + 1
-        return Cost(parameters, multiply_adds, 4 * values, 4 * (n * 3 * p * p + saved))
+        d, h, n, tokens = self.dim, self.heads, self.patches, self.patches + 1
+        stem = cost.linear(n, 3 * self.patch_size**2, d) + cost.values((1 + n) * d)
+        mixing = 2 * Part(h * h + h, h * h * n * n)
+        block = 2 * (cost.layer_norm(n, d) + cost.values(d)) + mixing
+        block += cost.attention(n, d, h) + cost.mlp(n, d, self.hidden)
+        class_block = cost.layer_norm(tokens, d) + cost.layer_norm(1, d) + cost.values(2 * d)
+        class_block += cost.class_attention(tokens, d, h) + cost.mlp(1, d, self.hidden)
+        head = cost.layer_norm(1, d) + cost.linear(1, d, self.num_classes)
+        return cost_of(stem, ((self.depth, block), (self.depth_token_only, class_block)), head)
 
 
 class CaiT(Model):

@@ -15,6 +15,7 @@ from autograd.backend import constant
 
 from ..nn import Module
 from ..nn.layers import shapes_only
+from .cost import Cost
 
 MOST = 10**9  # of any size in a configuration: far beyond any model, and small enough for exact costs
 MAX_FORWARD = 1 << 29  # bytes of a forward pass of one image that a file may claim; the largest published take 80 MB
@@ -24,19 +25,10 @@ MAX_SIDE = 4096  # pixels that a file may claim; the largest published models ta
 class Outputs(NamedTuple):
     """Everything an objective may look at. Axis 0 of each Tensor is the samples."""
 
-    logits: Tensor  # (B, K): what one evaluates
+    logits: Tensor  # (B, K): what one evaluates; of a model in training, what learns from the labels
     distilled: Tensor | None = None  # (B, K): the second head of DeiT
     tokens: Tensor | None = None  # (B, N, K): LV-ViT's class for every patch
     features: Tensor | None = None  # (B, d): what Grafit projects
-
-
-class Cost(NamedTuple):
-    """Cost of a model, from its configuration alone."""
-
-    parameters: int
-    multiply_adds: int  # per image, forward; the papers call these FLOPs
-    activation_bytes: int  # per image in float32: what forward saves for backward
-    forward_bytes: int  # per image without backward: about one block's share of it
 
 
 def _integer(value: Any) -> int:
@@ -117,6 +109,16 @@ class Config:
         return self.grid[0] * self.grid[1]
 
     @property
+    def prefix(self) -> int:
+        """Number of tokens in front of the patches, in the blocks."""
+        return 0
+
+    @property
+    def crop_ratio(self) -> float:
+        """Share of the shorter side that the published weights were evaluated on."""
+        return 1.0
+
+    @property
     def blocks(self) -> int:
         """Number of blocks in all stages, each with weights of its own."""
         return self.depth
@@ -173,12 +175,25 @@ class Model(Module):
 
     no_decay     parameters without weight decay, by the last part of their name; everything 1-d goes without, too
     classifiers  names of the layers whose outputs are classes, to be replaced for other classes
+    stem_modules names of the modules that couple samples, if `outputs(images)` is `trunk(stem(images))` and all of them
+                 are in `stem`: that runs on the whole batch, and `trunk` on micro-batches
     """
 
     config: Any
     config_type: ClassVar[type[Config]]
     no_decay: ClassVar[frozenset[str]] = frozenset()
-    classifiers: ClassVar[tuple[str, ...]] = ("head",)
+    classifiers: tuple[str, ...] = ("head",)
+    stem_modules: ClassVar[tuple[str, ...]] = ()
+
+    def stem(self, images: Any) -> Tensor:
+        raise TypeError(f"{type(self).__name__} needs a method stem(self, images)")
+
+    def trunk(self, x: Tensor) -> Outputs:
+        raise TypeError(f"{type(self).__name__} needs a method trunk(self, x)")
+
+    def mixed_targets(self, targets: Mapping[str, Any]) -> dict[str, Any]:
+        """Targets of a batch in training, mixed as the model mixes its samples; it does not, by default."""
+        return dict(targets)
 
     def outputs(self, images: Any) -> Outputs:
         raise TypeError(f"{type(self).__name__} needs a method outputs(self, images)")

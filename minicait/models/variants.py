@@ -14,7 +14,7 @@ from autograd.random import Stream
 
 from ..nn import LayerScale, MultiHeadAttention, Parameter
 from .cait import CaiT, CaiTConfig
-from .model import Cost
+from .cost import Cost
 
 
 class Residual(NamedTuple):

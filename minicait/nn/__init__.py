@@ -3,26 +3,26 @@ adds a branch to the main path, `record` looks inside.
 """
 
 from .attention import ClassAttention, MultiHeadAttention, TalkingHeadsAttention
-from .layers import Branch, Dropout, DropPath, LayerNorm, LayerScale, Linear, Mlp, PatchEmbed
-from .module import Buffer, Module, Parameter, evaluation_mode
+from .conv import BatchNorm, Conv2d
+from .layers import (
+    Affine,
+    Branch,
+    Dropout,
+    DropPath,
+    LayerNorm,
+    LayerScale,
+    Linear,
+    Mlp,
+    PatchEmbed,
+    Pointwise,
+    TokenLinear,
+)
+from .mix_token import MixToken
+from .module import Buffer, Module, Parameter, Sequence, evaluation_mode
 from .residual import drop_paths_drawn, residual
 
 __all__ = [
-    "Branch",
-    "Buffer",
-    "ClassAttention",
-    "DropPath",
-    "Dropout",
-    "LayerNorm",
-    "LayerScale",
-    "Linear",
-    "Mlp",
-    "Module",
-    "MultiHeadAttention",
-    "Parameter",
-    "PatchEmbed",
-    "TalkingHeadsAttention",
-    "drop_paths_drawn",
-    "evaluation_mode",
-    "residual",
+    "Affine", "BatchNorm", "Branch", "Buffer", "ClassAttention", "Conv2d", "DropPath", "Dropout", "LayerNorm",
+    "LayerScale", "Linear", "MixToken", "Mlp", "Module", "MultiHeadAttention", "Parameter", "PatchEmbed", "Pointwise",
+    "Sequence", "TalkingHeadsAttention", "TokenLinear", "drop_paths_drawn", "evaluation_mode", "residual",
 ]  # fmt: skip

@@ -28,10 +28,10 @@ class Attention(Branch):
 class MultiHeadAttention(Attention):
     """SA: every token attends to every token; softmax(q k^T / sqrt(d/h)) v for each head, then a projection."""
 
-    def __init__(self, dim: int, heads: int, stream: Stream | None = None) -> None:
+    def __init__(self, dim: int, heads: int, stream: Stream | None = None, qkv_bias: bool = True) -> None:
         stream = stream or random.unnamed()
         self.heads = heads
-        self.qkv = Linear(dim, 3 * dim, stream=stream.named("qkv"))
+        self.qkv = Linear(dim, 3 * dim, qkv_bias, stream.named("qkv"))
         self.proj = Linear(dim, dim, stream=stream.named("proj"))
 
     def inner(self, x: Any) -> Tensor:
@@ -59,6 +59,8 @@ class TalkingHeadsAttention(Attention):
 class ClassAttention(Attention):
     """CA: only the class token attends, to itself and all patches, z = [x_class, x_patches]. Linear in their number.
 
+    queries  number of class tokens; several attend to the patches alone
+
     Q = W_q x_class + b_q                  (5)
     K = W_k z + b_k                        (6)
     V = W_v z + b_v                        (7)
@@ -66,15 +68,16 @@ class ClassAttention(Attention):
     out = W_o A V + b_o                    (9)
     """
 
-    def __init__(self, dim: int, heads: int, stream: Stream | None = None) -> None:
+    def __init__(self, dim: int, heads: int, stream: Stream | None = None, queries: int = 1) -> None:
         stream = stream or random.unnamed()
-        self.heads = heads
+        self.heads, self.queries = heads, queries
         self.q = Linear(dim, dim, stream=stream.named("q"))
         self.k = Linear(dim, dim, stream=stream.named("k"))
         self.v = Linear(dim, dim, stream=stream.named("v"))
         self.proj = Linear(dim, dim, stream=stream.named("proj"))
 
     def inner(self, z: Tensor) -> Tensor:
-        """z (B, 1 + N, d), the class token first; returns (B, 1, d)."""
-        q, k, v = self.q(z[:, :1]), self.k(z), self.v(z)
+        """z (B, queries + N, d), the class tokens first; returns (B, queries, d)."""
+        source = z if self.queries == 1 else z[:, self.queries :]
+        q, k, v = self.q(z[:, : self.queries]), self.k(source), self.v(source)
         return ops.attention(q, k, v, self.heads, observe=observer(self, of_class_token=True))

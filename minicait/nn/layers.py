@@ -51,11 +51,60 @@ class Linear(Module):
         self.bias = Parameter(np.zeros(outputs, np.float32)) if bias else None
 
     def forward(self, x: Any) -> Tensor:
-        return ops.linear(x, self.weight, self.bias)
+        return ops.linear(x, self.matrix, self.bias)
+
+    @property
+    def matrix(self) -> Tensor:
+        """The weight as a matrix (out, in)."""
+        return self.weight
+
+    def describe(self) -> str:
+        outputs, inputs = self.weight.shape[:2]
+        return f"{inputs} -> {outputs}{'' if self.bias is not None else ', no bias'}"
+
+
+class Pointwise(Linear):
+    """A 1 x 1 convolution on (..., channels): a linear layer with a convolution's weight (out, in, 1, 1) and start."""
+
+    def __init__(self, inputs: int, outputs: int, stream: Stream | None = None) -> None:
+        stream = stream or random.unnamed()
+        bound = inputs**-0.5
+        self.weight = Parameter(uniform((outputs, inputs, 1, 1), bound, stream.named("weight")))
+        self.bias = Parameter(uniform((outputs,), bound, stream.named("bias")))
+
+    @property
+    def matrix(self) -> Tensor:
+        return self.weight.reshape(self.weight.shape[:2])
+
+
+class TokenLinear(Module):
+    """A linear layer along the tokens, the same for every channel: y = A x + b with A (out, in), x (B, in, dim)."""
+
+    def __init__(self, inputs: int, outputs: int, stream: Stream | None = None) -> None:
+        stream = stream or random.unnamed()
+        self.weight = Parameter(truncated_normal((outputs, inputs), stream.named("weight")))
+        self.bias = Parameter(np.zeros(outputs, np.float32))
+
+    def forward(self, x: Any) -> Tensor:
+        return ops.matmul(self.weight, x) + self.bias[:, None]
 
     def describe(self) -> str:
         outputs, inputs = self.weight.shape
-        return f"{inputs} -> {outputs}{'' if self.bias is not None else ', no bias'}"
+        return f"{inputs} -> {outputs} tokens"
+
+
+class Affine(Module):
+    """Aff(x) = diag(alpha) x + beta, eq. 4.1 of the thesis: ResMLP's norm, without statistics."""
+
+    def __init__(self, dim: int) -> None:
+        self.alpha = Parameter(np.ones(dim, np.float32))
+        self.beta = Parameter(np.zeros(dim, np.float32))
+
+    def forward(self, x: Any) -> Tensor:
+        return self.alpha * x + self.beta
+
+    def describe(self) -> str:
+        return str(self.alpha.size)
 
 
 class LayerNorm(Module):
@@ -199,8 +248,8 @@ class PatchProjection(Module):
     def __init__(self, patch_size: int, dim: int, channels: int, stream: Stream) -> None:
         shape = (dim, channels, patch_size, patch_size)
         bound = (channels * patch_size**2) ** -0.5
-        self.weight = Parameter(_uniform(shape, bound, stream.named("weight")))
-        self.bias = Parameter(_uniform((dim,), bound, stream.named("bias")))
+        self.weight = Parameter(uniform(shape, bound, stream.named("weight")))
+        self.bias = Parameter(uniform((dim,), bound, stream.named("bias")))
 
     def forward(self, patches: Any) -> Tensor:
         return ops.linear(patches, self.weight.reshape(self.weight.shape[0], -1), self.bias)
@@ -210,7 +259,7 @@ class PatchProjection(Module):
         return f"{channels} x {p} x {p} -> {dim}"
 
 
-def _uniform(shape: tuple[int, ...], bound: float, stream: Stream) -> np.ndarray:
+def uniform(shape: tuple[int, ...], bound: float, stream: Stream) -> np.ndarray:
     """U(-bound, bound)."""
     if _SHAPES_ONLY.get():
         return np.broadcast_to(np.float32(0), shape)

@@ -6,7 +6,7 @@ order in which it was set; its own tensors come before those of its children.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -188,6 +188,24 @@ class Module:
             elif isinstance(value, list | tuple) and value and isinstance(value[0], Module):
                 last = f" to {key}.{len(value) - 1}, each" if len(value) > 1 else ""
                 yield from value[0]._lines(f"{key}.0{last}", indent + 1)
+
+
+class Sequence(Module):
+    """Layers one after the other, named by their position: `proj.0`, `proj.2`. Some may be plain functions."""
+
+    def __init__(self, *layers: Callable[..., Tensor]) -> None:
+        self._count = len(layers)
+        for i, layer in enumerate(layers):
+            setattr(self, str(i), layer)
+
+    @property
+    def layers(self) -> list[Any]:
+        return [getattr(self, str(i)) for i in range(self._count)]
+
+    def forward(self, x: Any) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
 
 
 @contextmanager

@@ -105,11 +105,11 @@ def observer(layer: Module, of_class_token: bool = False, mixing: Linear | None 
     return observe
 
 
-def observe_residual(branch: Module, main: Tensor, output: Callable[[], Tensor], scale: Tensor | None) -> None:
+def observe_residual(branch: Module, main: Tensor, output: Callable[[], Tensor], scale: Tensor | float | None) -> None:
     """Offer both sides of x + scale * branch; `output` computes the branch, and is called only if somebody records."""
     for result, names in _listening.get():
         if id(branch) in names:
             with no_grad():
                 y = output() if scale is None else scale * output()
-            learned = None if scale is None else scale.numpy()
+            learned = scale.numpy() if isinstance(scale, Tensor) else None if scale is None else np.array([scale])
             result.residual[names[id(branch)]] = Residual(main.numpy(), y.numpy(), learned)

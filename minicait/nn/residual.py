@@ -29,12 +29,13 @@ def residual(
     x: Tensor,
     branch: Module,
     norm: Module | None = None,
-    scale: Tensor | None = None,
+    scale: Tensor | float | None = None,
     drop_path: DropPath | None = None,
     reads: Tensor | None = None,
 ) -> Tensor:
     """x + drop_path(diag(scale) branch(norm(x))): eq. 4; without `scale` eq. 2, with a single number eq. 3.
 
+    scale  LayerScale, one learned number, or a constant
     reads  what the branch sees instead of x: class attention updates the class token but reads all tokens
     """
     z = x if reads is None else reads
@@ -52,7 +53,9 @@ def residual(
     if rows is None:
         observe_residual(branch, x, lambda: branch.last(inner), scale)
     factor = 1.0 if drop_path is None else drop_path.factor
-    return ops.linear_residual(x, inner, branch.last.weight, branch.last.bias, _per_channel(scale, x), factor, rows)
+    if isinstance(scale, float):
+        factor, scale = factor * scale, None
+    return ops.linear_residual(x, inner, branch.last.matrix, branch.last.bias, _per_channel(scale, x), factor, rows)
 
 
 def _needs_dropped(branch: Module, norm: Module | None, drop_path: DropPath | None) -> bool:

@@ -3,8 +3,9 @@
 An objective maps a model's `Outputs` and a dict of targets to the mean loss over the samples. Targets are arrays with
 the samples on axis 0, so that a batch can be cut along it:
 
-    labels   class indices (B,), or soft labels (B, K) after mixup
-    teacher  logits of a teacher (B, K), for distillation
+    labels        class indices (B,), or soft labels (B, K) after mixup
+    token_labels  the same for every patch, (B, N) or (B, N, K); by default, every patch has the label of its image
+    teacher       logits of a teacher (B, K), for distillation
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autograd import Tensor, ops
-from autograd.backend import Array
+from autograd.backend import Array, array_module
 from autograd.ops.loss import soft_targets
 
 from ..models.model import Outputs
@@ -44,12 +45,22 @@ class _Mean:
 
 @dataclass(frozen=True)
 class CrossEntropy(_Mean):
-    """CE(softmax(logits), labels), the labels smoothed."""
+    """CE(softmax(logits), labels), the labels smoothed.
+
+    For a model that classifies every patch, plus `token_weight` times the same for the patches (LV-ViT, eq. 7).
+    """
 
     smoothing: float = 0.0
+    token_weight: float = 0.5
 
     def __call__(self, outputs: Outputs, targets: Targets) -> Tensor:
-        return ops.cross_entropy(outputs.logits, targets["labels"], self.smoothing)
+        loss = ops.cross_entropy(outputs.logits, targets["labels"], self.smoothing)
+        if outputs.tokens is None:
+            return loss
+        labels = targets.get("token_labels")
+        if labels is None:
+            labels = array_module(targets["labels"]).stack([targets["labels"]] * outputs.tokens.shape[1], axis=1)
+        return loss + self.token_weight * ops.cross_entropy(outputs.tokens, labels, self.smoothing)
 
 
 @dataclass(frozen=True)

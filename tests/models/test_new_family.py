@@ -134,7 +134,7 @@ def test_a_new_family_is_there(new_family, capsys):
     model = minicait.create_model("patch_mlp_16", 5, drop_path_rate=0.0)
     assert type(model) is PatchMlp and model.config.hidden == 20 and model(IMAGES).shape == (4, 5)
     assert model.parameter_count() == model.cost().parameters
-    assert list_models("patch*") == ["patch_mlp_16"] and "cait_tiny_32" in list_models()
+    assert list_models("patch_*") == ["patch_mlp_16"] and "cait_tiny_32" in list_models()
     with pytest.raises(ValueError, match="unknown model 'patch_mlp_61': did you mean patch_mlp_16"):
         minicait.create_model("patch_mlp_61")
     with pytest.raises(ValueError, match="PatchMlp: hidden must be at least 1, got 0"):
@@ -144,7 +144,7 @@ def test_a_new_family_is_there(new_family, capsys):
     (row,) = (line for line in lines if line.startswith("patch_mlp_16"))
     assert row.split()[1:4] == ["12", "2", "4"]  # dim, depth, patch; there are no heads
     assert len(row) == len(lines[0]) == len(next(line for line in lines if line.startswith("cait_tiny_32")))
-    assert main(["models", "patch*", "--json"]) == 0
+    assert main(["models", "patch_*", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["family"], row["hidden"], row["published"]) == ("patch_mlp", 20, False)
 
