@@ -28,15 +28,14 @@ class Attention(Branch):
 class MultiHeadAttention(Attention):
     """SA: every token attends to every token; softmax(q k^T / sqrt(d/h)) v for each head, then a projection."""
 
-    def __init__(self, dim: int, heads: int, stream: Stream | None = None) -> None:
+    def __init__(self, dim: int, heads: int, stream: Stream | None = None, qkv_bias: bool = True) -> None:
         stream = stream or random.unnamed()
         self.heads = heads
-        self.qkv = Linear(dim, 3 * dim, stream=stream.named("qkv"))
+        self.qkv = Linear(dim, 3 * dim, qkv_bias, stream.named("qkv"))
         self.proj = Linear(dim, dim, stream=stream.named("proj"))
 
     def inner(self, x: Any) -> Tensor:
-        q, k, v = ops.split(self.qkv(x), 3, -1)
-        return ops.attention(q, k, v, self.heads, observe=observer(self))
+        return ops.self_attention(self.qkv(x), self.heads, observe=observer(self))
 
 
 class TalkingHeadsAttention(Attention):
