@@ -74,6 +74,8 @@ def roundings_apart(got: Sequence[np.ndarray], want: Sequence[np.ndarray], dtype
 ROWS = np.array([0, 2, 2, 1, 2])  # with repeated rows
 GRID = np.array([[2, 0], [1, 2]])  # a two-dimensional index
 MASK = np.array([[True, False, True, True], [False, False, True, False], [True, True, False, False]])
+PADDING = np.arange(5) < np.array([5, 2]).reshape(2, 1, 1, 1)  # the first sample has five keys, the second two
+BEFORE = np.tri(4, k=-1, dtype=bool)  # the first token may attend to nothing
 LABELS = np.array([1, 0, 3])
 STREAM = Stream(seed=3, purpose="cases")
 
@@ -196,6 +198,16 @@ BY_HAND = [
          (normal(1, 66, 8), *[normal(1, 3, 8)] * 2)),
     Case("attention", "wide", partial(ops.attention, heads=2), (tiny(normal(1, 2, 66)), *[tiny(normal(1, 3, 66))] * 2)),
     Case("attention", "tall", partial(ops.attention, heads=1), (normal(2100, 2, 2), *[normal(2100, 2, 2)] * 2)),
+    Case("attention", "some keys of each sample", partial(ops.attention, heads=2, mask=PADDING),
+         (normal(2, 3, 4), *[normal(2, 5, 4)] * 2)),
+    Case("self_attention", "two heads", partial(ops.self_attention, heads=2), (normal(2, 3, 12),)),
+    Case("self_attention", "one head, 66 tokens", partial(ops.self_attention, heads=1), (normal(1, 66, 6),),
+         long_sums=True),
+    Case("self_attention", "four heads", partial(ops.self_attention, heads=4), (normal(2, 3, 24),)),
+    Case("self_attention", "earlier tokens only", partial(ops.self_attention, heads=2, mask=BEFORE),
+         (normal(2, 4, 12),)),
+    Case("self_attention", "wide", partial(ops.self_attention, heads=2), (tiny(normal(1, 3, 198)),)),
+    Case("self_attention", "tall", partial(ops.self_attention, heads=1), (normal(2100, 2, 6),)),
     Case("talking_heads_attention", "two heads", ops.talking_heads_attention,
          (normal(2, 3, 12), normal(2, 2), normal(2), normal(2, 2), normal(2))),
     Case("talking_heads_attention", "one head, 66 keys", ops.talking_heads_attention,

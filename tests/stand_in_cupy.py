@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-KEYWORDS = {"axis", "keepdims", "dtype", "out", "copy"}
+KEYWORDS = {"axis", "keepdims", "dtype", "out", "copy", "where"}
 FUNCTIONS = [
-    "abs", "arange", "ascontiguousarray", "broadcast_to", "clip", "concatenate", "copysign", "divide", "empty",
-    "empty_like", "exp", "expm1", "flip", "full", "isinf", "isnan", "isneginf", "log", "log1p", "matmul", "maximum",
-    "minimum", "multiply", "ones_like", "reciprocal", "sign", "split", "sqrt", "subtract", "take_along_axis", "tanh",
-    "vdot", "where", "zeros", "zeros_like",
+    "abs", "arange", "ascontiguousarray", "broadcast_to", "clip", "concatenate", "copysign", "copyto", "divide",
+    "empty", "empty_like", "exp", "expm1", "flip", "full", "isinf", "isnan", "isneginf", "log", "log1p", "matmul",
+    "maximum", "minimum", "multiply", "ones_like", "reciprocal", "sign", "split", "sqrt", "subtract",
+    "take_along_axis", "tanh", "vdot", "where", "zeros", "zeros_like",
 ]  # fmt: skip
 METHODS = ["any", "astype", "copy", "max", "mean", "min", "reshape", "sum", "swapaxes", "transpose", "view"]
 BINARY = ["add", "sub", "mul", "truediv", "pow", "matmul", "lt", "le", "gt", "ge", "eq", "ne", "and", "or"]
@@ -60,6 +60,9 @@ class ndarray:  # noqa: N801
 
     def __neg__(self) -> ndarray:
         return _wrap(-self._array)
+
+    def __invert__(self) -> ndarray:
+        return _wrap(~self._array)
 
     def __array__(self, *args: Any, **kwargs: Any) -> np.ndarray:
         raise TypeError("Implicit conversion to a NumPy array is not allowed")

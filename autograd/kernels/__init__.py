@@ -16,7 +16,14 @@ Every file has one order: the formula, the NumPy body, the CUDA body, and a func
 NumPy body takes CuPy's arrays too; functions without a CUDA body have no other.
 """
 
-from .attention import attention, attention_grad, talking_heads, talking_heads_grad
+from .attention import (
+    attention,
+    attention_grad,
+    self_attention,
+    self_attention_grad,
+    talking_heads,
+    talking_heads_grad,
+)
 from .cross_entropy import cross_entropy
 from .gelu import erf, gelu
 from .layer_norm import layer_norm, layer_norm_grad
@@ -30,6 +37,6 @@ from .sums import as_rows, centred, mean, row_dots, sum_over_rows, total, widene
 __all__ = [
     "adamw", "as_rows", "attention", "attention_grad", "centred", "cross_entropy", "erf", "gelu", "layer_norm",
     "layer_norm_grad", "linear_residual", "linear_residual_grad", "log_softmax", "log_softmax_grad", "logsumexp",
-    "mean", "move_average", "product", "row_dots", "sigmoid", "softmax", "softmax_grad", "squares", "sum_over_rows",
-    "talking_heads", "talking_heads_grad", "total", "widened",
+    "mean", "move_average", "product", "row_dots", "self_attention", "self_attention_grad", "sigmoid", "softmax",
+    "softmax_grad", "squares", "sum_over_rows", "talking_heads", "talking_heads_grad", "total", "widened",
 ]  # fmt: skip

@@ -4,11 +4,15 @@
     y = mix_w(softmax(mix_l(q k^T / sqrt(c)))) v,    mix(maps)_h = sum_i weight_hi maps_i + bias_h
 
 Shapes: q (B, M, d), k and v (B, N, d), with d = heads * c; inside, (B, heads, M, c) and maps (B, heads, M, N). Heads
-are views into q, k and v, which BLAS and cuBLAS take as they are. Of the maps, only the softmax is kept for backward:
-the scores before it cost one product to recompute. The weights that mix heads may be float32 beside float16 maps.
+are views into q, k and v, which BLAS and cuBLAS take as they are; self-attention takes q, k and v side by side in one
+array (B, N, 3d). Of the maps, only the softmax is kept for backward: the scores before it cost one product to
+recompute. A mask needs no backward, because its maps are zero. The weights that mix heads may be float32 beside float16
+maps.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -81,26 +85,53 @@ def _chunks(maps: Array) -> int:
 # Attention is made of products, softmax and mix_heads, and so needs no CUDA of its own.
 
 
-def attention(q: Array, k: Array, v: Array, heads: int) -> tuple[Array, Array]:
-    """The result, and the softmax."""
+def attention(q: Array, k: Array, v: Array, heads: int, mask: Array | None = None) -> tuple[Array, Array]:
+    """The result, and the softmax. Where the boolean `mask` is False, the score is -inf."""
     (q,), (k,), (v,) = (_split_heads(x, heads) for x in (q, k, v))
-    maps = softmax_of_rows(product(q, k.swapaxes(-1, -2), scale=_scale(q)))
+    return _attend(q, k, v, mask)
+
+
+def attention_grad(g: Array, q: Array, k: Array, v: Array, maps: Array) -> tuple[Array, Array, Array]:
+    """Gradients for q, k and v."""
+    (q,), (k,), (v,) = (_split_heads(x, maps.shape[1]) for x in (q, k, v))
+    (dq,), (dk,), (dv,) = results = [_empty_heads(x, 1) for x in (q, k, v)]
+    _attend_grad(g, (q, k, v), maps, out=(dq, dk, dv))
+    dq, dk, dv = map(_merge_heads, results)
+    return dq, dk, dv
+
+
+def self_attention(qkv: Array, heads: int, mask: Array | None = None) -> tuple[Array, Array]:
+    """Like `attention`, with q, k and v side by side in (B, N, 3d)."""
+    q, k, v = _split_heads(qkv, heads, 3)
+    return _attend(q, k, v, mask)
+
+
+def self_attention_grad(g: Array, qkv: Array, maps: Array) -> Array:
+    """The gradient for qkv."""
+    q, k, v = _split_heads(qkv, maps.shape[1], 3)
+    dqkv = _empty_heads(q, 3)
+    _attend_grad(g, (q, k, v), maps, out=dqkv)
+    return _merge_heads(dqkv)
+
+
+def _attend(q: Array, k: Array, v: Array, mask: Array | None) -> tuple[Array, Array]:
+    scores = product(q, k.swapaxes(-1, -2), scale=_scale(q))
+    if mask is not None:
+        array_module(scores).copyto(scores, -np.inf, where=~mask)
+    maps = softmax_of_rows(scores)
     (y,) = result = _empty_heads(q, 1)
     product(maps, v, out=y)
     return _merge_heads(result), maps
 
 
-def attention_grad(g: Array, q: Array, k: Array, v: Array, maps: Array) -> tuple[Array, Array, Array]:
-    """Gradients for q, k and v."""
-    (g,), (q,), (k,), (v,) = (_split_heads(x, maps.shape[1]) for x in (g, q, k, v))
-    (dq,), (dk,), (dv,) = results = [_empty_heads(x, 1) for x in (q, k, v)]
+def _attend_grad(g: Array, qkv: tuple[Array, ...], maps: Array, out: Sequence[Array]) -> None:
+    (g,) = _split_heads(g, maps.shape[1])
+    (q, k, v), (dq, dk, dv) = qkv, out
     product(maps.swapaxes(-1, -2), g, out=dv)
     dscores = softmax_of_rows_grad(product(g, v.swapaxes(-1, -2)), maps)
     scale = _scale(q)
     product(dscores, k, out=dq, scale=scale)
     product(dscores.swapaxes(-1, -2), q, out=dk, scale=scale)
-    dq, dk, dv = map(_merge_heads, results)
-    return dq, dk, dv
 
 
 def talking_heads(

@@ -29,6 +29,12 @@ def normalise_axes(axis: Any, ndim: int) -> tuple[int, ...]:
     return axes
 
 
+def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """True if an array of `shape` broadcasts to `target`."""
+    matches = (n in (1, size) for n, size in zip(shape[::-1], target[::-1], strict=False))
+    return len(shape) <= len(target) and all(matches)
+
+
 def plain_number(name: str, value: Any) -> float:
     """A number that gets no gradient. A Tensor that requires one would lose it without a word."""
     if isinstance(value, Tensor) and value.requires_grad:

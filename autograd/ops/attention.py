@@ -1,18 +1,23 @@
 """Attention, fused into one operation, because the attention maps are the largest arrays of a model.
 
-`observe`, if given, is called with the attention maps of forward.
+`mask`, if given, is a boolean array that is True where a query may attend to a key, of any shape that broadcasts to
+(B, heads, M, N). A query that may attend to nothing gets zeros. `observe`, if given, is called with the attention maps
+of forward.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 from .. import kernels
-from ..backend import Array
+from ..backend import Array, to_device
 from ..function import Context, Function, OperandError
 from ..tensor import Tensor
-from .arguments import layer_operands, matmul_operands
+from .arguments import as_tensor_like, broadcasts, layer_operands, matmul_operands
+from .arithmetic import where
+from .indexing import split
 
 Observer = Callable[..., None] | None
 
@@ -21,13 +26,14 @@ class Attention(Function):
     """y = softmax(q k^T / sqrt(c)) v, for each of the heads, of size c and side by side in the last axis"""
 
     @staticmethod
-    def forward(ctx: Context, q: Array, k: Array, v: Array, heads: int, observe: Observer) -> Array:
+    def forward(ctx: Context, q: Array, k: Array, v: Array, heads: int, mask: Array | None, observe: Observer) -> Array:
         if not q.ndim == k.ndim == v.ndim == 3 or k.shape != v.shape or q.shape[::2] != k.shape[::2]:
             raise OperandError(
                 f"q must have shape (B, M, d), k and v (B, N, d), got {q.shape}, {k.shape} and {v.shape}"
             )
         _check_heads(q.shape[-1], heads)
-        y, maps = kernels.attention(q, k, v, heads)
+        _check_mask(mask, (q.shape[0], heads, q.shape[1], k.shape[1]))
+        y, maps = kernels.attention(q, k, v, heads, mask)
         if observe is not None:
             observe(maps=maps)
         ctx.save(q, k, v, maps)
@@ -38,10 +44,39 @@ class Attention(Function):
         return kernels.attention_grad(g, *ctx.saved)
 
     @staticmethod
-    def reference(q: Tensor, k: Tensor, v: Tensor, heads: int, observe: Observer) -> Tensor:
+    def reference(q: Tensor, k: Tensor, v: Tensor, heads: int, mask: Array | None, observe: Observer) -> Tensor:
         q, k, v = (_heads_first(x, heads) for x in (q, k, v))
-        maps = (q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5).softmax(-1)
-        return _heads_last(maps @ v)
+        scores = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
+        if mask is not None:
+            scores = where(mask, scores, -math.inf)
+        return _heads_last(scores.softmax(-1) @ v)
+
+
+class SelfAttention(Function):
+    """y = softmax(q k^T / sqrt(c)) v, with q, k and v concatenated in `qkv` (B, N, 3d)
+
+    One array in and one gradient out: three slices of qkv would each get a gradient of the size of all.
+    """
+
+    @staticmethod
+    def forward(ctx: Context, qkv: Array, heads: int, mask: Array | None, observe: Observer) -> Array:
+        _check_qkv(qkv, heads)
+        batch, tokens, _ = qkv.shape
+        _check_mask(mask, (batch, heads, tokens, tokens))
+        y, maps = kernels.self_attention(qkv, heads, mask)
+        if observe is not None:
+            observe(maps=maps)
+        ctx.save(qkv, maps)
+        return y
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        return kernels.self_attention_grad(g, *ctx.saved)
+
+    @staticmethod
+    def reference(qkv: Tensor, heads: int, mask: Array | None, observe: Observer) -> Tensor:
+        q, k, v = split(qkv, 3, -1)
+        return Attention.reference(q, k, v, heads, mask, observe)
 
 
 class TalkingHeadsAttention(Function):
@@ -56,9 +91,7 @@ class TalkingHeadsAttention(Function):
         ctx: Context, qkv: Array, weight_l: Array, bias_l: Array, weight_w: Array, bias_w: Array, observe: Observer
     ) -> Array:
         heads = weight_l.shape[0]
-        if qkv.ndim != 3 or qkv.shape[-1] % 3:
-            raise OperandError(f"qkv must have shape (B, N, 3d), got {qkv.shape}")
-        _check_heads(qkv.shape[-1] // 3, heads)
+        _check_qkv(qkv, heads)
         for name, x, shape in (
             ("weight_l", weight_l, (heads, heads)),
             ("weight_w", weight_w, (heads, heads)),
@@ -81,8 +114,7 @@ class TalkingHeadsAttention(Function):
     def reference(
         qkv: Tensor, weight_l: Tensor, bias_l: Tensor, weight_w: Tensor, bias_w: Tensor, observe: Observer
     ) -> Tensor:
-        heads, width = weight_l.shape[0], qkv.shape[-1] // 3
-        q, k, v = (_heads_first(qkv[..., i * width : (i + 1) * width], heads) for i in range(3))
+        q, k, v = (_heads_first(x, weight_l.shape[0]) for x in split(qkv, 3, -1))
         scores = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
         maps = _mix(scores, weight_l, bias_l).softmax(-1)
         return _heads_last(_mix(maps, weight_w, bias_w) @ v)
@@ -106,9 +138,36 @@ def _check_heads(width: int, heads: int) -> None:
         raise OperandError(f"a width of {width} is not divisible by {heads} heads")
 
 
-def attention(q: Any, k: Any, v: Any, heads: int, observe: Observer = None) -> Tensor:
-    """Multi-head attention of q (B, M, d) over k and v (B, N, d)."""
-    return Attention.apply(*matmul_operands("attention", q, k, v), heads, observe)
+def _check_qkv(qkv: Array, heads: int) -> None:
+    if qkv.ndim != 3 or qkv.shape[-1] % 3:
+        raise OperandError(f"qkv must have shape (B, N, 3d), got {qkv.shape}")
+    _check_heads(qkv.shape[-1] // 3, heads)
+
+
+def _check_mask(mask: Array | None, shape: tuple[int, ...]) -> None:
+    if mask is None:
+        return
+    if mask.dtype != bool:
+        raise OperandError(f"mask must be boolean, True where a query may attend, got {mask.dtype}")
+    if not broadcasts(mask.shape, shape):
+        raise OperandError(f"mask must broadcast to (B, heads, M, N) = {shape}, got shape {mask.shape}")
+
+
+def _constant_mask(name: str, mask: Any, like: Tensor) -> Array | None:
+    """The mask as an array on the device of `like`."""
+    return None if mask is None else to_device(as_tensor_like(name, mask, like).data, like.device)
+
+
+def attention(q: Any, k: Any, v: Any, heads: int, mask: Any = None, observe: Observer = None) -> Tensor:
+    """Multi-head attention of q (B, M, d) over k and v (B, N, d), where the boolean `mask` allows it."""
+    q, k, v = matmul_operands("attention", q, k, v)
+    return Attention.apply(q, k, v, heads, _constant_mask("attention", mask, q), observe)
+
+
+def self_attention(qkv: Any, heads: int, mask: Any = None, observe: Observer = None) -> Tensor:
+    """Multi-head attention of all tokens over all tokens, where the boolean `mask` allows it; `qkv` is (B, N, 3d)."""
+    (qkv,) = matmul_operands("self_attention", qkv)
+    return SelfAttention.apply(qkv, heads, _constant_mask("self_attention", mask, qkv), observe)
 
 
 def talking_heads_attention(

@@ -11,7 +11,7 @@ from .. import backend, kernels
 from ..backend import Array, array_module
 from ..function import Context, Function, OperandError
 from ..tensor import Tensor, as_tensor
-from .arguments import require_floats, to_common_dtype
+from .arguments import broadcasts, require_floats, to_common_dtype
 
 
 class Negative(Function):
@@ -155,8 +155,7 @@ class Clip(Function):
         if low is None and high is None:
             raise OperandError("expected min, max or both, got neither")
         for name, shape in (("min", getattr(low, "shape", ())), ("max", getattr(high, "shape", ()))):
-            matches = (n in (1, size) for n, size in zip(shape[::-1], x.shape[::-1], strict=False))
-            if len(shape) > x.ndim or not all(matches):
+            if not broadcasts(shape, x.shape):
                 raise OperandError(f"{name} must broadcast to the shape of x {x.shape}, got shape {shape}")
         ctx.save((low is None or x >= low) & (high is None or x <= high))
         return array_module(x).clip(x, low, high)

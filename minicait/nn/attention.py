@@ -35,8 +35,7 @@ class MultiHeadAttention(Attention):
         self.proj = Linear(dim, dim, stream=stream.named("proj"))
 
     def inner(self, x: Any) -> Tensor:
-        q, k, v = ops.split(self.qkv(x), 3, -1)
-        return ops.attention(q, k, v, self.heads, observe=observer(self))
+        return ops.self_attention(self.qkv(x), self.heads, observe=observer(self))
 
 
 class TalkingHeadsAttention(Attention):

@@ -222,13 +222,15 @@ STRUCTURE = {
     "axes of size 1": when(lambda call: any(1 in s for s in shapes(call))),
     "values below 1e-3": tiny_values,
 }
-ATTENTION = {"attention", "talking_heads_attention"}
+MASKED = {"attention", "self_attention"}
+ATTENTION = MASKED | {"talking_heads_attention"}
 REDUCTIONS = {"sum", "mean", "var", "max", "min", "logsumexp"}
 ARGUMENTS = {  # operations that have them, and the mistake
     "one head": (ATTENTION, when(lambda call: maps(call).shape[1] == 1)),
     "four heads or more": (ATTENTION, when(lambda call: maps(call).shape[1] >= 4)),
     "64 keys or more": (ATTENTION, when(lambda call: maps(call).shape[-1] >= 64)),
     "64 queries or more": (ATTENTION, when(lambda call: maps(call).shape[-2] >= 64)),
+    "a mask": (MASKED, when(lambda call: call.argument("mask") is not None)),
     "six inputs or more": ({"concat"}, when(lambda call: len(call.args) >= 6)),
     "keepdims": (REDUCTIONS, when(lambda call: call.argument("keepdims"))),
     "negative axes": (REDUCTIONS | {"concat", "flip"}, when(lambda call: negative(call.argument("axis")))),

@@ -24,6 +24,7 @@ PRODUCTS = {
     "linear": (ops.linear, (draw(2, 4, 5), draw(3, 5), draw(3))),
     "linear without bias": (ops.linear, (draw(4, 5), draw(3, 5))),
     "attention": (lambda q, k, v: ops.attention(q, k, v, 2), (draw(2, 1, 6), draw(2, 5, 6), draw(2, 5, 6))),
+    "self_attention": (lambda qkv: ops.self_attention(qkv, 2), (draw(2, 5, 18),)),
     "talking heads": (ops.talking_heads_attention, (draw(2, 5, 18), draw(2, 2), draw(2), draw(2, 2), draw(2))),
 }
 IN_FULL = {

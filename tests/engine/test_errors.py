@@ -80,6 +80,11 @@ MISTAKES = {
         ValueError,
         r"attention: q must have shape \(B, M, d\), k and v \(B, N, d\), got \(2, 3, 4\), \(2, 5, 6\)",
     ),
+    "self_attention": (
+        lambda: ops.self_attention(t(2, 3, 12), 2, t(3, 3)),
+        ValueError,
+        "self_attention: mask must be boolean, True where a query may attend, got float32",
+    ),
     "talking_heads_attention": (
         lambda: ops.talking_heads_attention(t(2, 3, 12), t(3, 3), t(3), t(3, 3), t(3)),
         ValueError,

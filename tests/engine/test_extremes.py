@@ -164,10 +164,11 @@ def test_half_precision_attention_does_not_overflow():
     v = np.random.default_rng(0).standard_normal((1, 4, 64))
     qkv = np.concatenate([np.full((1, 4, 128), 40), v], -1)
     one, zero = np.ones((1, 1)), np.zeros(1)
-    y, g = value_and_grad(lambda t: ops.talking_heads_attention(t, one, zero, one, zero), qkv, dtype=np.float16)
-    np.testing.assert_allclose(y, np.broadcast_to(v.mean(1, keepdims=True), v.shape), atol=2e-3)
-    np.testing.assert_allclose(g[..., 128:], 1, atol=2e-3)
-    assert np.isfinite(g).all()
+    for fn in (lambda t: ops.talking_heads_attention(t, one, zero, one, zero), lambda t: ops.self_attention(t, 1)):
+        y, g = value_and_grad(fn, qkv, dtype=np.float16)
+        np.testing.assert_allclose(y, np.broadcast_to(v.mean(1, keepdims=True), v.shape), atol=2e-3)
+        np.testing.assert_allclose(g[..., 128:], 1, atol=2e-3)
+        assert np.isfinite(g).all()
 
 
 def test_half_precision_means_over_many_values():

@@ -180,6 +180,7 @@ def test_patch_embedding_is_a_strided_convolution():
 def test_attention_layers_have_right_gradients():
     layers = [
         nn.MultiHeadAttention(6, 2, Stream(0, "a")),
+        nn.MultiHeadAttention(6, 2, Stream(0, "a"), qkv_bias=False),
         nn.TalkingHeadsAttention(6, 2, Stream(0, "b")),
         nn.ClassAttention(6, 2, Stream(0, "c")),
         nn.Mlp(6, 8, Stream(0, "d")),
