@@ -264,9 +264,11 @@ class Model(Module):
         return images
 
 
-def outputs_of(model: Module, images: Any) -> Outputs:
-    """Outputs of a Model, or of any Module that maps images to logits."""
-    return model.outputs(images) if isinstance(model, Model) else Outputs(model(images))
+def outputs_of(model: Module, x: Any, behind_stem: bool = False) -> Outputs:
+    """Outputs for images of a Model, or of any Module that maps them to logits; or for outputs of the model's stem."""
+    if not isinstance(model, Model):
+        return Outputs(model(x))
+    return model.trunk(x) if behind_stem else model.outputs(x)
 
 
 class Published(NamedTuple):

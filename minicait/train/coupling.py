@@ -50,9 +50,14 @@ class Run(NamedTuple):
 _independent: WeakKeyDictionary[Module, dict[Any, Shapes]] = WeakKeyDictionary()
 
 
-def coupled_modules(model: Module) -> list[str]:
-    """Modules in training that declare that they couple samples, such as "BatchNorm (blocks.0.norm)"."""
-    return [_title(name, m) for name, m in model.named_modules() if m.couples_samples and m.training]
+def coupled_modules(model: Module, in_stem: bool = False) -> list[str]:
+    """Modules in training that declare that they couple samples, such as "BatchNorm (blocks.0.norm)".
+
+    in_stem  those in the stem of a Model, which runs on the whole batch, instead of the others
+    """
+    stem = getattr(model, "stem_modules", ())
+    coupled = [(name, m) for name, m in model.named_modules() if m.couples_samples and m.training]
+    return [_title(name, m) for name, m in coupled if (name.partition(".")[0] in stem) == in_stem]
 
 
 def refuse_coupling(
@@ -80,8 +85,8 @@ def refuse_coupling(
         )
 
 
-def find_coupling(model: Module, images: Array) -> Found:
-    """Name the first module that couples samples although it does not say so.
+def find_coupling(model: Module, images: Array, behind_stem: bool = False) -> Found:
+    """Name the first module that couples samples although it does not say so; behind a stem, `images` are its outputs.
 
     Its outputs for a few samples differ between computing them together and apart, although its inputs do not; or it
     writes a buffer in forward; or the gradients of its own parameters differ, as with a coupling behind a gain of zero.
@@ -89,7 +94,7 @@ def find_coupling(model: Module, images: Array) -> Found:
     before = {name: buffer.data.copy() for name, buffer in model.named_buffers()}
     modules = dict(model.named_modules())
     try:
-        together, *apart = (_run(model, images, part) for part in (slice(0, 2), slice(0, 1), slice(1, 2)))
+        together, *apart = (_run(model, images, part, behind_stem) for part in (slice(0, 2), slice(0, 1), slice(1, 2)))
         for name, buffer in model.named_buffers():
             if not np.array_equal(to_device(buffer.data, "cpu"), to_device(before[name], "cpu")):
                 path = name.rpartition(".")[0]
@@ -150,12 +155,12 @@ def _is_mean(objective: Any, outputs: Outputs, targets: dict[str, Array], size: 
     return not abs(whole - apart) > TOLERANCE["float32"] * max(1.0, abs(whole))
 
 
-def _run(model: Module, images: Array, part: slice) -> Run:
+def _run(model: Module, images: Array, part: slice, behind_stem: bool) -> Run:
     """Run forward and backward on some of the images, with the random masks of those samples."""
     first = range(len(images))[part].start
     stream = random.Stream(purpose="coupling", sample=first)
     with ag.autocast("as given"), random.using(stream), _tracing(model) as trace:
-        outputs = outputs_of(model, images[part])
+        outputs = outputs_of(model, Tensor(images[part]) if behind_stem else images[part], behind_stem)
     logits = outputs.logits
     cotangent = constant(np.random.default_rng(0).standard_normal((len(images), *logits.shape[1:]))[part], logits.data)
     learned = {name: p for name, p in model.named_parameters() if p.requires_grad}

@@ -29,6 +29,7 @@ from ..optim.parameters import FlatArrays, flat_parameters
 from .coupling import coupled_modules, refuse_coupling
 from .objectives import LossFunction, Objective
 from .shares import Piece, Share, State, add_slices, look_for_coupling, sum_share
+from .stem import Stem
 from .tree import additions, even_ranges, leaf_count
 from .workers import Processes, Threads, can_fork, shared_memory
 
@@ -79,6 +80,11 @@ class Gradients:
         state = self._state()
         images, targets = self._arrays(state, images, targets)
         size = self._micro_batch(images)
+        stream = random.current() or self.model.next_stream()
+        stem = None
+        if size < len(images) and isinstance(self.model, Model) and coupled_modules(self.model, in_stem=True):
+            stem = Stem(self.model, images, stream)
+            images = stem.output.data
         starts = range(0, len(images), size)
         pieces = [
             Piece(start, images[start : start + size], {k: v[start : start + size] for k, v in targets.items()})
@@ -87,9 +93,8 @@ class Gradients:
         on_gpu = not isinstance(images, np.ndarray)  # one worker, so one leaf will do
         leaves = even_ranges(len(pieces), 1 if on_gpu else leaf_count(len(pieces), state.layout.size))
         workers = min(self.threads, len(leaves))
-        stream = random.current() or self.model.next_stream()
         tasks = [
-            Share(objective, len(images), stream, state.settings, scale, own.start,
+            Share(objective, len(images), stream, state.settings, scale, stem is not None, own.start,
                   [[pieces[i] for i in leaves[leaf]] for leaf in own])
             for own in even_ranges(len(leaves), workers)
         ]  # fmt: skip
@@ -97,14 +102,16 @@ class Gradients:
         if len(pieces) > 1:
             refuse_coupling(
                 self.model, objective, images, targets, size,
-                find=lambda images: crew.run(look_for_coupling, [(state.settings, images)])[0],
+                find=lambda images: crew.run(look_for_coupling, [(state.settings, images, stem is not None)])[0],
             )  # fmt: skip
         results = crew.run(sum_share, tasks)
-        nodes = [node for own, _ in results for node in own]
+        nodes = [node for result in results for node in result.nodes]
         if pairs := additions(nodes):
             crew.run(add_slices, [(pairs, own) for own in even_ranges(state.layout.size, workers)])
-        loss = reduce(add, [loss for _, losses in results for loss in losses])
-        return loss, state.buffer(*nodes[0].buffer)
+        gradients = state.buffer(*nodes[0].buffer)
+        if stem is not None:
+            stem.backward([gradient for result in results for gradient in result.stem], state, gradients)
+        return reduce(add, [loss for result in results for loss in result.losses]), gradients
 
     def start(self) -> None:
         """Fork worker processes now, if there will be any: best before other threads start."""
@@ -146,7 +153,7 @@ class Gradients:
         return images, targets
 
     def _micro_batch(self, images: Array) -> int:
-        """Images in a piece: all of them where samples are coupled."""
+        """Images in a piece: all of them where samples are coupled, unless that is in the stem alone."""
         batch, asked = len(images), self.micro_batch
         if coupled := coupled_modules(self.model):
             if asked is not None and asked < batch:

@@ -27,7 +27,9 @@ Objective = Callable[[Outputs, Targets], Tensor]
 
 def objective_for(recipe: Recipe) -> Objective:
     smoothing = recipe.label_smoothing
-    labels: Objective = BinaryCrossEntropy(smoothing) if recipe.loss == "bce" else CrossEntropy(smoothing)
+    labels: Objective = (
+        BinaryCrossEntropy(smoothing) if recipe.loss == "bce" else CrossEntropy(smoothing, recipe.token_weight)
+    )
     if recipe.distillation == "hard":
         return HardDistillation(labels, recipe.distillation_weight)
     if recipe.distillation == "soft":

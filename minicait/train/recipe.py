@@ -20,7 +20,7 @@ RANGES = {
     "lr_for_batch": (1, 1e6), "warmup_epochs": (0, 1e6), "warmup_lr": (0, 1e3), "min_lr": (0, 1e3),
     "weight_decay": (0, 1e3), "clip_norm": (1e-12, 1e12), "label_smoothing": (0, 1), "mixup": (0, 1e3),
     "cutmix": (0, 1e3), "repeats": (1, 1e3), "crop_ratio": (MIN_CROP_RATIO, 1), "ema_decay": (0, 1),
-    "distillation_weight": (0, 1), "temperature": (1e-6, 1e6),
+    "distillation_weight": (0, 1), "temperature": (1e-6, 1e6), "token_weight": (0, 1e3),
 }  # fmt: skip
 
 
@@ -41,8 +41,10 @@ class Recipe:
     accumulate: int = 1  # batches that make one step
     loss: str = "cross_entropy"  # or "bce": every class by itself
     label_smoothing: float = 0.0
+    token_weight: float = 0.5  # of the loss of the patches, if the model classifies each
     mixup: float = 0.0
     cutmix: float = 0.0
+    mix_token: bool = False  # exchange a box of tokens between images, if the model can
     augmentation: Augmentation = field(default_factory=Augmentation)
     repeats: int = 1  # of every image in an epoch, each augmented otherwise
     crop_ratio: float = 1.0  # in evaluation, the part of the shorter side that is seen

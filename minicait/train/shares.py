@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import autograd as ag
-from autograd import random
+from autograd import Tensor, random
 from autograd.backend import Array, array_module
 
 from ..models.model import outputs_of
@@ -39,6 +39,7 @@ class Share(NamedTuple):
     stream: random.Stream
     settings: Settings
     scale: float
+    behind_stem: bool  # pieces are outputs of the model's stem, whose gradients are wanted
     first: int  # leaf
     leaves: list[list[Piece]]
 
@@ -97,15 +98,24 @@ def _plain(module: Module) -> dict[str, Any]:
     return {k: v for k, v in vars(module).items() if type(v) in (bool, int, float, str) and not k.startswith("_")}
 
 
-def look_for_coupling(state: State, worker: int, task: tuple[Settings, Array]) -> Found:
+class Summed(NamedTuple):
+    """What a worker returns: its nodes of the tree, the loss of every piece, and the gradients for the stem's output."""
+
+    nodes: list[Node]
+    losses: list[Array]
+    stem: list[Any]
+
+
+def look_for_coupling(state: State, worker: int, task: tuple[Settings, Array, bool]) -> Found:
     """`find_coupling` in a worker, where there is memory for it."""
-    state.settings, images = task
-    return find_coupling(state.model, images)
+    state.settings, images, behind_stem = task
+    return find_coupling(state.model, images, behind_stem)
 
 
-def sum_share(state: State, worker: int, share: Share) -> tuple[list[Node], list[Array]]:
-    """Gradients of a worker's leaves, added up as far as the tree allows: nodes, and the loss of every piece."""
+def sum_share(state: State, worker: int, share: Share) -> Summed:
+    """Gradients of a worker's leaves, added up as far as the tree allows."""
     losses: list[Array] = []
+    stem: list[Any] = []
     state.settings = share.settings
 
     def compute(leaf: int, number: int, accumulate: bool) -> None:
@@ -113,7 +123,9 @@ def sum_share(state: State, worker: int, share: Share) -> tuple[list[Node], list
         for piece in share.leaves[leaf - share.first]:
             if state.cancelled:
                 return
-            losses.append(_piece(state, share, piece, sums, accumulate))
+            loss, gradient = _piece(state, share, piece, sums, accumulate)
+            losses.append(loss)
+            stem.append(gradient)
             accumulate = True
 
     def add_buffers(into: int, number: int) -> None:
@@ -122,23 +134,31 @@ def sum_share(state: State, worker: int, share: Share) -> tuple[list[Node], list
 
     leaves = range(share.first, share.first + len(share.leaves))
     nodes = fold(leaves, compute, add_buffers, lambda leaf: len(share.leaves[leaf - share.first]) == 1)
-    return [node._replace(buffer=(worker, node.buffer)) for node in nodes], losses
+    return Summed([node._replace(buffer=(worker, node.buffer)) for node in nodes], losses, stem)
 
 
-def _piece(state: State, share: Share, piece: Piece, sums: FlatArrays, accumulate: bool) -> Array:
-    """Forward and backward of one micro-batch: put or add its gradients into `sums`, return its part of the loss."""
+def _piece(state: State, share: Share, piece: Piece, sums: FlatArrays, accumulate: bool) -> tuple[Array, Any]:
+    """Forward and backward of one micro-batch: put or add its gradients into `sums`.
+
+    Return its part of the loss and, behind a stem, the gradient for its input.
+    """
+    x = Tensor(piece.images, requires_grad=True) if share.behind_stem else piece.images
     with random.using(share.stream.at(sample=share.stream.sample + piece.start)):
-        loss = share.objective(outputs_of(state.model, piece.images), piece.targets)
+        loss = share.objective(outputs_of(state.model, x, share.behind_stem), piece.targets)
     if loss.size != 1:
         raise ValueError(f"the loss must be one number, the mean over samples, got {loss.shape}")
     part = len(piece.images) / share.batch
     seed = np.full(loss.shape, part * share.scale)
-    found = ag.grad(loss, list(state.learned.values()), seed, out=list(sums.values()), accumulate=accumulate)
+    inputs, outs, dx = list(state.learned.values()), list(sums.values()), None
+    if isinstance(x, Tensor):
+        dx = array_module(piece.images).zeros_like(piece.images)
+        inputs, outs = [*inputs, x], [*outs, dx]
+    found = ag.grad(loss, inputs, seed, out=outs, accumulate=accumulate)
     if not accumulate:
-        for name, gradient in zip(sums, found, strict=True):
+        for name, gradient in zip(sums, found, strict=False):
             if gradient is None:  # of a block that stochastic depth dropped for all samples, for example
                 sums[name][...] = 0
-    return loss.data if part == 1 else loss.data * part
+    return loss.data if part == 1 else loss.data * part, dx
 
 
 def add_slices(state: State, worker: int, job: tuple[Sequence[tuple[Any, Any]], range]) -> None:

@@ -78,6 +78,13 @@ class Trainer:
         self.recipe = r = (recipe or Recipe()).changed(precision=precision)
         if (r.distillation is None) != (teacher is None):
             raise ValueError("Trainer: distillation needs both a recipe that asks for it and a teacher")
+        mix_token = getattr(model, "mix_token", None)
+        if mix_token is not None:
+            mix_token.enabled = r.mix_token
+        elif r.mix_token:
+            raise ValueError(
+                f"Trainer: mix_token needs a model that mixes tokens, such as LV-ViT, got {type(model).__name__}"
+            )
         self.teacher, self.threads, self.micro_batch = teacher, threads, micro_batch
         self.objective = objective or objective_for(r)
         self.gradients = Gradients(model, threads, micro_batch, processes)
@@ -127,6 +134,7 @@ class Trainer:
         targets = dict(targets) if isinstance(targets, Mapping) else {"labels": targets}
         if isinstance(self.model, Model) and "labels" in targets:
             check_classes("labels", targets["labels"], self.model.num_classes)  # before they go to a GPU
+            targets = self.model.mixed_targets(targets)
         if self.teacher is not None:
             with ag.no_grad():
                 targets["teacher"] = as_tensor(self.teacher(images)).data
