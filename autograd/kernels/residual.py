@@ -1,6 +1,6 @@
 """The end of a residual branch: the last linear layer, LayerScale, and the sum with the main path.
 
-    y = x + s (h W^T + b),    s = factor * scale, one value for each channel
+    y = x + s (h W^T + b),    s = factor * scale, one value for each channel, or s = factor without a scale
 
 With G = g^T h and sum(g) over the tokens:
 
@@ -25,12 +25,12 @@ from .sums import as_rows, row_dots, sum_over_rows, widened
 
 
 def _linear_residual_numpy(
-    x: Array, h: Array, weight: Array, bias: Array, scale: Array, factor: float, rows: Array | None
+    x: Array, h: Array, weight: Array, bias: Array, scale: Array | None, factor: float, rows: Array | None
 ) -> Array:
-    h, weight, bias, scale = map(widened, (h, weight, bias, scale))
-    s = scale * scale.dtype.type(factor)
-    y = product(as_rows(h), (weight * s[:, None]).T)
-    y += bias * s
+    h, weight, bias = map(widened, (h, weight, bias))
+    weight, bias = _scaled(weight, scale, factor), _scaled(bias, scale, factor)
+    y = product(as_rows(h), weight.T)
+    y += bias
     y = y.reshape(*h.shape[:-1], x.shape[-1]).astype(x.dtype, copy=False)
     if rows is None:
         y += x
@@ -43,22 +43,30 @@ def _linear_residual_numpy(
 # A thread for each value of the branch: number i there, number j in x, whose samples have `sample` values each.
 _INDEX = "long long channel = i % channels, j = has_rows ? rows[i / sample] * sample + i % sample : i;"
 _INDEX_ARGUMENTS = "raw int64 rows, bool has_rows, int64 channels, int64 sample"
-_ADD = """
-    z[j] = wide_t(x[j]) + wide_t(factor) * wide_t(scale[channel]) * (wide_t(y[i]) + wide_t(bias[channel]));
-"""
+_SCALE = "wide_t s = wide_t(factor) * (has_scale ? wide_t(scale[channel]) : wide_t(1));"
+_ADD = "z[j] = wide_t(x[j]) + s * (wide_t(y[i]) + wide_t(bias[channel]));"
 
 
 def linear_residual(
-    x: Array, h: Array, weight: Array, bias: Array, scale: Array, factor: float, rows: Array | None
+    x: Array, h: Array, weight: Array, bias: Array, scale: Array | None, factor: float, rows: Array | None
 ) -> Array:
     if not on_gpu(x) or not h.size:
         return _linear_residual_numpy(x, h, weight, bias, scale, factor, rows)
     y = product(as_rows(h), weight.T)
     z = array_module(x).empty(x.shape, x.dtype) if rows is None else x.copy()
-    arguments = f"raw T x, raw H y, raw T bias, raw T scale, T factor, {_INDEX_ARGUMENTS}"
-    kernel = elementwise(arguments, "raw T z", _INDEX + _ADD, "linear_residual", x.dtype.name)
-    kernel(x, y, bias, scale, x.dtype.type(factor), *_index_arguments(x, rows), z, size=y.size)
+    arguments = f"raw T x, raw H y, raw T bias, raw T scale, bool has_scale, T factor, {_INDEX_ARGUMENTS}"
+    kernel = elementwise(arguments, "raw T z", _INDEX + _SCALE + _ADD, "linear_residual", x.dtype.name)
+    scales = bias if scale is None else scale, np.bool_(scale is not None), x.dtype.type(factor)
+    kernel(x, y, bias, *scales, *_index_arguments(x, rows), z, size=y.size)
     return z
+
+
+def _scaled(x: Array, scale: Array | None, factor: float) -> Array:
+    """x (channels, ...) times s."""
+    if scale is None:
+        return x if factor == 1 else x * x.dtype.type(factor)
+    s = widened(scale) * x.dtype.type(factor)
+    return x * s.reshape(-1, *(1,) * (x.ndim - 1))
 
 
 def _index_arguments(x: Array, rows: Array | None) -> tuple[Any, ...]:
@@ -70,32 +78,32 @@ def _index_arguments(x: Array, rows: Array | None) -> tuple[Any, ...]:
 
 
 def _branch_grad_numpy(
-    g: Array, h: Array, weight: Array, scale: Array, factor: float, rows: Array | None, needed: bool
+    g: Array, h: Array, weight: Array, scale: Array | None, factor: float, rows: Array | None, needed: bool
 ) -> tuple[Array, Array | None]:
     g_rows = widened(as_rows(g if rows is None else g[rows]))
     if not needed:
         return g_rows, None
-    s = widened(scale) * g_rows.dtype.type(factor)
-    dh = product(g_rows, widened(weight) * s[:, None])
+    dh = product(g_rows, _scaled(widened(weight), scale, factor))
     return g_rows, dh.reshape(h.shape).astype(h.dtype, copy=False)
 
 
 _ROUND = """
     wide_t value = g[j];
     plain = value;
-    scaled = value * wide_t(factor) * wide_t(scale[channel]);
+    scaled = value * s;
 """
 
 
 def _branch_grad_cuda(
-    g: Array, h: Array, weight: Array, scale: Array, factor: float, rows: Array | None, needed: bool
+    g: Array, h: Array, weight: Array, scale: Array | None, factor: float, rows: Array | None, needed: bool
 ) -> tuple[Array, Array | None]:
     """Scale g before it is rounded to float16, the dtype of h."""
     xp = array_module(g)
-    arguments = f"raw T g, raw T scale, T factor, {_INDEX_ARGUMENTS}"
-    kernel = elementwise(arguments, "H plain, H scaled", _INDEX + _ROUND, "residual_gradients", g.dtype.name)
+    arguments = f"raw T g, raw T scale, bool has_scale, T factor, {_INDEX_ARGUMENTS}"
+    kernel = elementwise(arguments, "H plain, H scaled", _INDEX + _SCALE + _ROUND, "residual_gradients", g.dtype.name)
+    scales = g if scale is None else scale, np.bool_(scale is not None), g.dtype.type(factor)
     plain, scaled = (xp.empty((h.size // h.shape[-1], g.shape[-1]), h.dtype) for _ in range(2))
-    kernel(xp.ascontiguousarray(g), scale, g.dtype.type(factor), *_index_arguments(g, rows), plain, scaled)
+    kernel(xp.ascontiguousarray(g), *scales, *_index_arguments(g, rows), plain, scaled)
     return plain, product(scaled, weight).reshape(h.shape) if needed else None
 
 
@@ -103,9 +111,14 @@ def _branch_grad_cuda(
 
 
 def _parameter_grads_numpy(
-    product_gh: Array, sum_g: Array, weight: Array, bias: Array, scale: Array, factor: float
-) -> list[Array]:
+    product_gh: Array, sum_g: Array, weight: Array, bias: Array, scale: Array | None, factor: float
+) -> list[Array | None]:
     dweight, dbias, factor = product_gh, sum_g, product_gh.dtype.type(factor)
+    if scale is None:
+        if factor != 1:
+            dweight *= factor
+            dbias *= factor
+        return [dweight.astype(weight.dtype, copy=False), dbias.astype(bias.dtype, copy=False), None]
     s = widened(scale) * factor
     dscale = row_dots(dweight, widened(weight))[:, 0]
     dscale += widened(bias) * dbias
@@ -119,11 +132,11 @@ def _parameter_grads_numpy(
 # A block for each channel, whose row of the weight has n values.
 _PARAMETERS = """
 extern "C" __global__ void residual_parameters(
-    const wide_t* product_gh, const wide_t* sum_g, const T* weight, const T* bias, const T* scale, wide_t factor,
-    T* dweight, T* dbias, T* dscale, int n
+    const wide_t* product_gh, const wide_t* sum_g, const T* weight, const T* bias, const T* scale, bool has_scale,
+    wide_t factor, T* dweight, T* dbias, T* dscale, int n
 ) {
     size_t row = (size_t)blockIdx.x * n;
-    wide_t s = factor * wide_t(scale[blockIdx.x]), dot = 0;
+    wide_t s = factor * (has_scale ? wide_t(scale[blockIdx.x]) : wide_t(1)), dot = 0;
     for (int i = threadIdx.x; i < n; i += blockDim.x) {
         dot += product_gh[row + i] * wide_t(weight[row + i]);
         dweight[row + i] = s * product_gh[row + i];
@@ -131,25 +144,27 @@ extern "C" __global__ void residual_parameters(
     dot = over_block(dot, Sum());
     if (threadIdx.x == 0) {
         dbias[blockIdx.x] = s * sum_g[blockIdx.x];
-        dscale[blockIdx.x] = factor * (dot + wide_t(bias[blockIdx.x]) * sum_g[blockIdx.x]);
+        if (has_scale) dscale[blockIdx.x] = factor * (dot + wide_t(bias[blockIdx.x]) * sum_g[blockIdx.x]);
     }
 }
 """
 
 
 def _parameter_grads_cuda(
-    product_gh: Array, sum_g: Array, weight: Array, bias: Array, scale: Array, factor: float
-) -> list[Array]:
-    xp, wide, parameters = array_module(weight), np.promote_types(weight.dtype, np.float32), (weight, bias, scale)
+    product_gh: Array, sum_g: Array, weight: Array, bias: Array, scale: Array | None, factor: float
+) -> list[Array | None]:
+    xp, wide = array_module(weight), np.promote_types(weight.dtype, np.float32)
+    parameters = weight, bias, bias if scale is None else scale
     results = [xp.empty(a.shape, a.dtype) for a in parameters]
     sums = (xp.ascontiguousarray(a, wide) for a in (product_gh, sum_g))
     arrays = *sums, *map(xp.ascontiguousarray, parameters)
-    launch_rows(_PARAMETERS, "residual_parameters", weight, *arrays, wide.type(factor), *results)
-    return results
+    factors = np.bool_(scale is not None), wide.type(factor)
+    launch_rows(_PARAMETERS, "residual_parameters", weight, *arrays, *factors, *results)
+    return results if scale is not None else [*results[:2], None]
 
 
 def linear_residual_grad(
-    g: Array, h: Array, cast_weight: Array, weight: Array, bias: Array, scale: Array, factor: float,
+    g: Array, h: Array, cast_weight: Array, weight: Array, bias: Array, scale: Array | None, factor: float,
     rows: Array | None, needs: list[bool],
 ) -> tuple[Any, ...]:  # fmt: skip
     """Gradients for h, weight, bias and scale; None for the first, or for all of the others, if not needed.

@@ -15,7 +15,7 @@ from .shape import concat
 
 
 class LinearResidual(Function):
-    """y = x + s (h W^T + b), with one value of s per channel
+    """y = x + s (h W^T + b), with one value of s per channel, or one for all
 
     With `rows`, only those rows of x have a branch and the others pass through unchanged, so that stochastic depth need
     not compute the rows it drops.
@@ -23,16 +23,18 @@ class LinearResidual(Function):
 
     @staticmethod
     def forward(
-        ctx: Context, x: Array, h: Array, weight: Array, bias: Array, scale: Array, factor: float, rows: Array | None
-    ) -> Array:
+        ctx: Context, x: Array, h: Array, weight: Array, bias: Array, scale: Array | None, factor: float,
+        rows: Array | None,
+    ) -> Array:  # fmt: skip
         count = x.shape[0] if rows is None else len(rows)
         if h.ndim != x.ndim or h.shape[:-1] != (count, *x.shape[1:-1]) or weight.shape != (x.shape[-1], h.shape[-1]):
             raise OperandError(
                 f"x {x.shape} needs h of shape {(count, *x.shape[1:-1], 'in')} and a weight of shape "
                 f"{(x.shape[-1], 'in')}, got {h.shape} and {weight.shape}"
             )
-        if bias.shape != x.shape[-1:] or scale.shape != x.shape[-1:]:
-            raise OperandError(f"bias and scale must have shape {x.shape[-1:]}, got {bias.shape} and {scale.shape}")
+        for name, value in (("bias", bias), ("scale", scale)):
+            if value is not None and value.shape != x.shape[-1:]:
+                raise OperandError(f"{name} must have shape {x.shape[-1:]}, got {value.shape}")
         narrow = weight.astype(h.dtype, copy=False)  # under autocast, weights are float32 and h is float16
         ctx.save(h, narrow, weight, bias, scale, factor, rows)
         return kernels.linear_residual(x, h, narrow, bias, scale, factor, rows)
@@ -40,13 +42,15 @@ class LinearResidual(Function):
     @staticmethod
     def backward(ctx: Context, g: Array) -> Any:
         h, narrow, weight, bias, scale, factor, rows = ctx.saved
-        return g, *kernels.linear_residual_grad(g, h, narrow, weight, bias, scale, factor, rows, ctx.needs[1:5])
+        gradients = kernels.linear_residual_grad(g, h, narrow, weight, bias, scale, factor, rows, ctx.needs[1:5])
+        return g, *(gradients if scale is not None else gradients[:-1])
 
     @staticmethod
     def reference(
-        x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, factor: float, rows: Array | None
+        x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, scale: Tensor | None, factor: float, rows: Array | None
     ) -> Tensor:
-        branch = factor * scale * (h @ weight.T + bias)
+        branch = factor * (h @ weight.T + bias)
+        branch = branch if scale is None else scale * branch
         if rows is None:
             return x + branch
         order = [next((i for i, row in enumerate(rows) if row == n), None) for n in range(x.shape[0])]
@@ -54,13 +58,15 @@ class LinearResidual(Function):
 
 
 def linear_residual(
-    x: Any, h: Any, weight: Any, bias: Any, scale: Any, factor: float = 1.0, rows: Any = None
+    x: Any, h: Any, weight: Any, bias: Any, scale: Any = None, factor: float = 1.0, rows: Any = None
 ) -> Tensor:
-    """x + factor * scale * linear(h), with `scale` (d,) as in LayerScale.
+    """x + factor * scale * linear(h), with `scale` (d,) as in LayerScale, or without.
 
     `rows` lists the rows of x that have a branch, each once. An array on a GPU is not checked: that would synchronise.
     """
-    h, x, weight, bias, scale = layer_operands("linear_residual", [h], [x, weight, bias, scale])
+    parameters = [x, weight, bias] if scale is None else [x, weight, bias, scale]
+    h, x, weight, bias, *given = layer_operands("linear_residual", [h], parameters)
+    scale = given[0] if given else None
     if rows is not None:
         rows = to_device(_checked_rows(rows, len(x)), x.device)
     return LinearResidual.apply(x, h, weight, bias, scale, plain_number("linear_residual: factor", factor), rows)

@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -19,7 +19,7 @@ from autograd import cuda
 from autograd.backend import to_device
 
 from ..machine import peak_megabytes
-from ..models import Config, Model, create_model, find_model
+from ..models import Model, create_model, find_model
 from ..train import Trainer, predict
 from ..train.recipe import PRODUCTS
 from . import Job
@@ -56,7 +56,7 @@ def peak(name: str, device: str) -> float:
     """Peak memory in megabytes; on a GPU, what the allocator took from it and keeps."""
     if device == "cpu":
         return peak_megabytes() or float("nan")
-    if name.startswith("timm"):
+    if name.startswith(("timm", "torch")):
         return import_module("torch").cuda.max_memory_reserved(device) / 2**20
     cupy = cuda.module()
     with cupy.cuda.Device(int(device.partition(":")[2] or 0)):
@@ -98,16 +98,17 @@ def bench_step(
     return lambda: (trainer.step(images, labels), wait())
 
 
-def timm_step(job: Job, compiled: bool = False) -> Step:
+def torch_step(references: Mapping[str, Callable[[Any], Any]], job: Job, compiled: bool = False) -> Step:
     family, config = find_model(job.model)
-    if family.name not in REFERENCES:
-        raise ValueError(f"there is no model of PyTorch to compare {family.name} with")
+    if family.name not in references:
+        known = ", ".join(references)
+        raise ValueError(f"there is no {family.name} to compare with, only {known}; see --against in `bench --help`")
     torch: Any = import_module("torch")  # not type-checked, even if it is installed
     device, half = job.device, job.precision == "fp16"
     if device != "cpu" and not torch.cuda.is_available():
         raise ValueError(f"PyTorch {torch.__version__} cannot use the GPU")
     torch.set_num_threads(job.threads)
-    net = REFERENCES[family.name](import_timm(), config).to(device)
+    net = references[family.name](config).to(device)
     net = torch.compile(net) if compiled else net
     images, labels = (torch.from_numpy(array).to(device) for array in data(config.img_size[0], job.batch))
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = job.precision == "tf32"
@@ -154,20 +155,50 @@ def import_timm() -> Any:
     return import_module("timm")
 
 
-def timm_cait(timm: Any, config: Config) -> Any:
-    c: Any = config
-    return timm.models.cait.Cait(
-        img_size=c.img_size, patch_size=c.patch_size, num_classes=CLASSES, embed_dim=c.dim, depth=c.depth,
-        num_heads=c.heads, init_values=c.layer_scale,
-    )  # fmt: skip
+def _sizes(c: Any) -> dict[str, Any]:
+    return {"img_size": c.img_size, "patch_size": c.patch_size, "num_classes": CLASSES, "embed_dim": c.dim}
 
 
-REFERENCES: dict[str, Callable[[Any, Config], Any]] = {"cait": timm_cait}  # PyTorch's model, by family
+def timm_cait(c: Any) -> Any:
+    cait = import_timm().models.cait
+    return cait.Cait(**_sizes(c), depth=c.depth, num_heads=c.heads, init_values=c.layer_scale)
+
+
+def timm_deit(c: Any) -> Any:
+    deit, sizes = import_timm().models.deit, {"depth": c.depth, "num_heads": c.heads}
+    return (deit.VisionTransformerDistilled if c.distilled else deit.VisionTransformer)(**_sizes(c), **sizes)
+
+
+def timm_deit3(c: Any) -> Any:
+    deit, sizes = import_timm().models.deit, {"depth": c.depth, "num_heads": c.heads}
+    return deit.VisionTransformer(**_sizes(c), **sizes, no_embed_class=True, init_values=c.layer_scale)
+
+
+def timm_resmlp(c: Any) -> Any:
+    mixer = import_timm().models.mlp_mixer
+    block = partial(mixer.ResBlock, init_values=c.layer_scale)
+    return mixer.MlpMixer(
+        **_sizes(c), num_blocks=c.depth, mlp_ratio=c.mlp_ratio, block_layer=block, norm_layer=mixer.Affine
+    )
+
+
+def torch_patchconvnet(c: Any) -> Any:
+    return import_module("minicait.bench.torch_models").PatchConvNet(c, CLASSES)
+
+
+def torch_lvvit(c: Any) -> Any:
+    return import_module("minicait.bench.torch_models").LVViT(c, CLASSES)
+
+
+# models of PyTorch, by family: timm's, and plain modules where timm has none
+TIMM = {"cait": timm_cait, "deit": timm_deit, "deit3": timm_deit3, "resmlp": timm_resmlp}
+PLAIN = {"patchconvnet": torch_patchconvnet, "lvvit": torch_lvvit}
 
 SIDES: dict[str, Callable[[Job], Step]] = {
     "minicait": minicait_step,
-    "timm": timm_step,
-    "timm-compiled": partial(timm_step, compiled=True),
+    "timm": partial(torch_step, TIMM),
+    "timm-compiled": partial(torch_step, TIMM, compiled=True),
+    "torch": partial(torch_step, PLAIN),
     "minicait-threads": partial(minicait_step, processes=False),
 }
 

@@ -24,6 +24,7 @@ from . import options
 EXAMPLES = """examples:
   minicait bench                                                  one training step of cait_xxs24_224
   minicait bench --against timm                                   beside PyTorch (pip install -e '.[compare]')
+  minicait bench --model lvvit_s_224 --batch 2 --against torch    beside a plain PyTorch module: timm has no LV-ViT
   minicait bench --model cait_tiny_32 --batch 128 --profile       time and memory by operation
   minicait bench --work predict --batch 1 --json
   minicait bench --device cuda --batch 64 --precision fp16        on a GPU
@@ -42,7 +43,8 @@ def add_to(commands: Any) -> None:
     add("--micro-batch", type=int, metavar="N", help="images at a time (default: chosen by the model)")
     add("--rounds", type=int, default=5, metavar="N", help="number of measured steps (default: %(default)s)")
     add("--against", choices=[name for name in SIDES if name != "minicait"],
-        help="measure this in turn, and print ratios; compiled: by torch.compile; threads: no processes")  # fmt: skip
+        help="measure this in turn, and print ratios; torch: a plain PyTorch module, for models that timm lacks; "
+        "compiled: by torch.compile; threads: no processes")  # fmt: skip
     add("--profile", action="store_true", help="time and memory by operation, on one thread")
     add("--json", action="store_true", help="print JSON")
 

@@ -15,7 +15,7 @@ from itertools import accumulate
 import numpy as np
 
 from autograd import Tensor, ops
-from autograd.backend import Array, constant, to_device
+from autograd.backend import Array, to_device
 
 from .layers import Branch, DropPath
 from .module import Module
@@ -65,11 +65,9 @@ def _needs_dropped(branch: Module, norm: Module | None, drop_path: DropPath | No
     return any(m.couples_samples for part in (branch, norm) if part is not None for _, m in part.named_modules())
 
 
-def _per_channel(scale: Tensor | None, x: Tensor) -> Tensor:
-    """One factor per channel: LayerScale as it is, one number repeated, ones for none."""
-    if scale is None:
-        scale = Tensor(constant(np.ones(1), like=x.data))
-    return ops.broadcast_to(scale, x.shape[-1:]) if scale.shape != x.shape[-1:] else scale
+def _per_channel(scale: Tensor | None, x: Tensor) -> Tensor | None:
+    """One factor per channel: LayerScale as it is, one number repeated."""
+    return scale if scale is None or scale.shape == x.shape[-1:] else ops.broadcast_to(scale, x.shape[-1:])
 
 
 def _kept(drop_path: DropPath, x: Tensor) -> Rows:
