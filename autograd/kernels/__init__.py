@@ -1,7 +1,9 @@
 """Fused array functions: arrays in, arrays out, no Tensor. `autograd.ops` wraps them.
 
 attention      attention and talking-heads attention, and the mixing of heads
+convolution    convolution as matrix products
 cross_entropy  loss and gradient at once
+depthwise      convolution of every channel by itself
 gelu           GELU with its derivative, and erf
 optim          updates of optimisers
 layer_norm     layer normalisation
@@ -10,6 +12,7 @@ residual       the end of a residual branch
 sigmoid        sigmoid
 softmax        softmax, log_softmax, logsumexp
 sums           accurate sums and means, and fast ones over rows and columns
+windows        the values under a convolution's kernel
 launch         compiling and launching CUDA kernels
 
 Every file has one order: the formula, the NumPy body, the CUDA body, and a function that chooses (and launches). The
@@ -17,6 +20,7 @@ NumPy body takes CuPy's arrays too; functions without a CUDA body have no other.
 """
 
 from .attention import attention, attention_grad, talking_heads, talking_heads_grad
+from .convolution import conv2d, conv2d_grad_input, conv2d_grad_weight
 from .cross_entropy import cross_entropy
 from .gelu import erf, gelu
 from .layer_norm import layer_norm, layer_norm_grad
@@ -26,10 +30,12 @@ from .residual import linear_residual, linear_residual_grad
 from .sigmoid import sigmoid
 from .softmax import log_softmax, log_softmax_grad, logsumexp, softmax, softmax_grad
 from .sums import as_rows, centred, mean, row_dots, sum_over_rows, total, widened
+from .windows import Geometry
 
 __all__ = [
-    "adamw", "as_rows", "attention", "attention_grad", "centred", "cross_entropy", "erf", "gelu", "layer_norm",
-    "layer_norm_grad", "linear_residual", "linear_residual_grad", "log_softmax", "log_softmax_grad", "logsumexp",
-    "mean", "move_average", "product", "row_dots", "sigmoid", "softmax", "softmax_grad", "squares", "sum_over_rows",
-    "talking_heads", "talking_heads_grad", "total", "widened",
+    "Geometry", "adamw", "as_rows", "attention", "attention_grad", "centred", "conv2d", "conv2d_grad_input",
+    "conv2d_grad_weight", "cross_entropy", "erf", "gelu", "layer_norm", "layer_norm_grad", "linear_residual",
+    "linear_residual_grad", "log_softmax", "log_softmax_grad", "logsumexp", "mean", "move_average", "product",
+    "row_dots", "sigmoid", "softmax", "softmax_grad", "squares", "sum_over_rows", "talking_heads",
+    "talking_heads_grad", "total", "widened",
 ]  # fmt: skip
