@@ -1,6 +1,7 @@
 """Fused array functions: arrays in, arrays out, no Tensor. `autograd.ops` wraps them.
 
 attention      attention and talking-heads attention, and the mixing of heads
+batch_norm     batch normalisation
 convolution    convolution as matrix products
 cross_entropy  loss and gradient at once
 depthwise      convolution of every channel by itself
@@ -20,6 +21,7 @@ NumPy body takes CuPy's arrays too; functions without a CUDA body have no other.
 """
 
 from .attention import attention, attention_grad, talking_heads, talking_heads_grad
+from .batch_norm import batch_norm, batch_norm_grad, moments
 from .convolution import conv2d, conv2d_grad_input, conv2d_grad_weight
 from .cross_entropy import cross_entropy
 from .gelu import erf, gelu
@@ -33,9 +35,9 @@ from .sums import as_rows, centred, mean, row_dots, sum_over_rows, total, widene
 from .windows import Geometry
 
 __all__ = [
-    "Geometry", "adamw", "as_rows", "attention", "attention_grad", "centred", "conv2d", "conv2d_grad_input",
-    "conv2d_grad_weight", "cross_entropy", "erf", "gelu", "layer_norm", "layer_norm_grad", "linear_residual",
-    "linear_residual_grad", "log_softmax", "log_softmax_grad", "logsumexp", "mean", "move_average", "product",
-    "row_dots", "sigmoid", "softmax", "softmax_grad", "squares", "sum_over_rows", "talking_heads",
-    "talking_heads_grad", "total", "widened",
+    "Geometry", "adamw", "as_rows", "attention", "attention_grad", "batch_norm", "batch_norm_grad", "centred", "conv2d",
+    "conv2d_grad_input", "conv2d_grad_weight", "cross_entropy", "erf", "gelu", "layer_norm", "layer_norm_grad",
+    "linear_residual", "linear_residual_grad", "log_softmax", "log_softmax_grad", "logsumexp", "mean", "moments",
+    "move_average", "product", "row_dots", "sigmoid", "softmax", "softmax_grad", "squares", "sum_over_rows",
+    "talking_heads", "talking_heads_grad", "total", "widened",
 ]  # fmt: skip

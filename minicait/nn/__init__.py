@@ -1,16 +1,19 @@
-"""Layers. `module` is what they all are; `layers` the small ones, `attention` the three kinds of attention, `residual`
-adds a branch to the main path, `record` looks inside.
+"""Layers. `module` is what they all are; `layers` the small ones, `attention` the three kinds of attention, `conv`
+convolution and batch normalisation; `residual` adds a branch to the main path, `record` looks inside.
 """
 
 from .attention import ClassAttention, MultiHeadAttention, TalkingHeadsAttention
+from .conv import BatchNorm, Conv2d
 from .layers import Branch, Dropout, DropPath, LayerNorm, LayerScale, Linear, Mlp, PatchEmbed
 from .module import Buffer, Module, Parameter, evaluation_mode
 from .residual import drop_paths_drawn, residual
 
 __all__ = [
+    "BatchNorm",
     "Branch",
     "Buffer",
     "ClassAttention",
+    "Conv2d",
     "DropPath",
     "Dropout",
     "LayerNorm",

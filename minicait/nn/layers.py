@@ -42,6 +42,13 @@ def truncated_normal(shape: tuple[int, ...], stream: Stream) -> np.ndarray:
     return np.clip(values, -2, 2, out=values)
 
 
+def uniform(shape: tuple[int, ...], bound: float, stream: Stream) -> np.ndarray:
+    """U(-bound, bound)."""
+    if _SHAPES_ONLY.get():
+        return np.broadcast_to(np.float32(0), shape)
+    return (stream.generator().random(shape, dtype=np.float32) * 2 - 1) * np.float32(bound)
+
+
 class Linear(Module):
     """y = x W^T + b, with W stored (out, in)."""
 
@@ -199,8 +206,8 @@ class PatchProjection(Module):
     def __init__(self, patch_size: int, dim: int, channels: int, stream: Stream) -> None:
         shape = (dim, channels, patch_size, patch_size)
         bound = (channels * patch_size**2) ** -0.5
-        self.weight = Parameter(_uniform(shape, bound, stream.named("weight")))
-        self.bias = Parameter(_uniform((dim,), bound, stream.named("bias")))
+        self.weight = Parameter(uniform(shape, bound, stream.named("weight")))
+        self.bias = Parameter(uniform((dim,), bound, stream.named("bias")))
 
     def forward(self, patches: Any) -> Tensor:
         return ops.linear(patches, self.weight.reshape(self.weight.shape[0], -1), self.bias)
@@ -208,10 +215,3 @@ class PatchProjection(Module):
     def describe(self) -> str:
         dim, channels, p, _ = self.weight.shape
         return f"{channels} x {p} x {p} -> {dim}"
-
-
-def _uniform(shape: tuple[int, ...], bound: float, stream: Stream) -> np.ndarray:
-    """U(-bound, bound)."""
-    if _SHAPES_ONLY.get():
-        return np.broadcast_to(np.float32(0), shape)
-    return (stream.generator().random(shape, dtype=np.float32) * 2 - 1) * np.float32(bound)
