@@ -1,7 +1,10 @@
 """Fused array functions: arrays in, arrays out, no Tensor. `autograd.ops` wraps them.
 
 attention      attention and talking-heads attention, and the mixing of heads
+batch_norm     batch normalisation
+convolution    convolution as matrix products
 cross_entropy  loss and gradient at once
+depthwise      convolution of every channel by itself
 gelu           GELU with its derivative, and erf
 optim          updates of optimisers
 layer_norm     layer normalisation
@@ -10,6 +13,7 @@ residual       the end of a residual branch
 sigmoid        sigmoid
 softmax        softmax, log_softmax, logsumexp
 sums           accurate sums and means, and fast ones over rows and columns
+windows        the values under a convolution's kernel
 launch         compiling and launching CUDA kernels
 
 Every file has one order: the formula, the NumPy body, the CUDA body, and a function that chooses (and launches). The
@@ -24,6 +28,8 @@ from .attention import (
     talking_heads,
     talking_heads_grad,
 )
+from .batch_norm import batch_norm, batch_norm_grad, moments
+from .convolution import conv2d, conv2d_grad_input, conv2d_grad_weight
 from .cross_entropy import cross_entropy
 from .gelu import erf, gelu
 from .layer_norm import layer_norm, layer_norm_grad
@@ -33,10 +39,12 @@ from .residual import linear_residual, linear_residual_grad
 from .sigmoid import sigmoid
 from .softmax import log_softmax, log_softmax_grad, logsumexp, softmax, softmax_grad
 from .sums import as_rows, centred, mean, row_dots, sum_over_rows, total, widened
+from .windows import Geometry
 
 __all__ = [
-    "adamw", "as_rows", "attention", "attention_grad", "centred", "cross_entropy", "erf", "gelu", "layer_norm",
-    "layer_norm_grad", "linear_residual", "linear_residual_grad", "log_softmax", "log_softmax_grad", "logsumexp",
-    "mean", "move_average", "product", "row_dots", "self_attention", "self_attention_grad", "sigmoid", "softmax",
+    "Geometry", "adamw", "as_rows", "attention", "attention_grad", "batch_norm", "batch_norm_grad", "centred", "conv2d",
+    "conv2d_grad_input", "conv2d_grad_weight", "cross_entropy", "erf", "gelu", "layer_norm", "layer_norm_grad",
+    "linear_residual", "linear_residual_grad", "log_softmax", "log_softmax_grad", "logsumexp", "mean", "moments",
+    "move_average", "product", "row_dots", "self_attention", "self_attention_grad", "sigmoid", "softmax",
     "softmax_grad", "squares", "sum_over_rows", "talking_heads", "talking_heads_grad", "total", "widened",
 ]  # fmt: skip

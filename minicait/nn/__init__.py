@@ -1,5 +1,5 @@
-"""Layers. `module` is what they all are; `layers` the small ones, `attention` the three kinds of attention, `residual`
-adds a branch to the main path, `record` looks inside.
+"""Layers. `module` is what they all are; `layers` the small ones, `attention` the three kinds of attention, `conv`
+convolution and batch normalisation; `residual` adds a branch to the main path, `record` looks inside.
 """
 
 from .attention import ClassAttention, MultiHeadAttention, TalkingHeadsAttention

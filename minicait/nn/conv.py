@@ -1,51 +1,76 @@
+"""Convolution and batch normalisation. Images are channels-last inside a model: (B, H, W, C)."""
+
+from __future__ import annotations
+
+from typing import Any
+
 import numpy as np
-from autograd import Tensor, ops, random, no_grad
-from .module import Module, Parameter, Buffer
+
+from autograd import Tensor, ops, random
+from autograd.backend import Array
+from autograd.random import Stream
+
 from .layers import uniform
+from .module import Buffer, Module, Parameter
 
 
 class Conv2d(Module):
-    def __init__(self, inputs, outputs, kernel, stride=1, padding=0, groups=1, bias=True, stream=None):
-        stream = stream or random.unnamed()
-        self.kernel, self.stride, self.padding, self.groups = kernel, stride, padding, groups
-        b = (inputs // groups * kernel**2) ** -0.5
-        self.weight = Parameter(uniform((outputs, inputs // groups, kernel, kernel), b, stream.named("weight")))
-        self.bias = Parameter(uniform((outputs,), b, stream.named("bias"))) if bias else None
+    """Convolution (B, H, W, inputs) -> (B, H', W', outputs), with a weight (outputs, inputs / groups, k, k).
 
-    def forward(self, x):
-        p, s, k = self.padding, self.stride, self.kernel
-        x = ops.pad(x, ((0, 0), (p, p), (p, p), (0, 0)))
-        H = (x.shape[1] - k) // s + 1
-        W = (x.shape[2] - k) // s + 1
-        y = 0
-        for i in range(k):
-            for j in range(k):
-                part = x[:, i : i + (H - 1) * s + 1 : s, j : j + (W - 1) * s + 1 : s]
-                w = self.weight[:, :, i, j]
-                y = y + (part * w[:, 0] if self.groups > 1 else ops.linear(part, w))
-        return y if self.bias is None else y + self.bias
+    Weight and bias start uniform in ±1 / sqrt(n), n the number of values that each output sees.
+    """
+
+    def __init__(
+        self, inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0, groups: int = 1,
+        bias: bool = True, stream: Stream | None = None,
+    ) -> None:  # fmt: skip
+        stream = stream or random.unnamed()
+        shape = outputs, inputs // groups, kernel, kernel
+        bound = (shape[1] * kernel * kernel) ** -0.5
+        self.weight = Parameter(uniform(shape, bound, stream.named("weight")))
+        self.bias = Parameter(uniform((outputs,), bound, stream.named("bias"))) if bias else None
+        self.stride, self.padding, self.groups = stride, padding, groups
+
+    def forward(self, x: Any) -> Tensor:
+        return ops.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.groups, channels_last=True)
+
+    def describe(self) -> str:
+        outputs, inputs, k, _ = self.weight.shape
+        options = {"stride": (self.stride, 1), "padding": (self.padding, 0), "groups": (self.groups, 1)}
+        others = [f", {name} {value}" for name, (value, default) in options.items() if value != default]
+        bias = "" if self.bias is not None else ", no bias"
+        return f"{inputs * self.groups} -> {outputs}, {k} x {k}{''.join(others)}{bias}"
 
 
 class BatchNorm(Module):
+    """Every channel, the last axis, to mean 0 and variance 1 over the batch, then scaled and shifted.
+
+    In evaluation, running averages of the batches' means and variances take their place. Each batch moves them by the
+    part `momentum`; the variances are unbiased estimates, divided by n - 1.
+    """
+
     couples_samples = True
 
-    def __init__(self, dim, eps=1e-5, momentum=0.1):
-        self.eps, self.momentum = eps, momentum
+    def __init__(self, dim: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
         self.weight = Parameter(np.ones(dim, np.float32))
         self.bias = Parameter(np.zeros(dim, np.float32))
         self.running_mean = Buffer(np.zeros(dim, np.float32))
         self.running_var = Buffer(np.ones(dim, np.float32))
         self.num_batches_tracked = Buffer(np.zeros((), np.int64))
+        self.eps = eps
+        self.momentum = momentum
 
-    def forward(self, x):
-        mean, var = self.running_mean, self.running_var
+    def forward(self, x: Any) -> Tensor:
         if self.training:
-            axes = tuple(range(x.ndim - 1))
-            mean = x.mean(axes)
-            var = ((x - mean) * (x - mean)).mean(axes)
-            n = x.size // x.shape[-1]
-            with no_grad():
-                self.running_mean.data[...] = 0.9 * self.running_mean.data + 0.1 * mean.data
-                self.running_var.data[...] = 0.9 * self.running_var.data + 0.1 * var.data * n / (n - 1)
-                self.num_batches_tracked.data[...] += 1
-        return (x - mean) / ops.sqrt(var + self.eps) * self.weight + self.bias
+            return ops.batch_norm(x, self.weight, self.bias, eps=self.eps, axis=-1, observe=self._observe)
+        statistics = self.running_mean, self.running_var
+        return ops.batch_norm(x, self.weight, self.bias, *statistics, self.eps, axis=-1)
+
+    def _observe(self, mean: Array, var: Array, count: int) -> None:
+        unbiased = var * (count / (count - 1))
+        for running, batch in ((self.running_mean, mean), (self.running_var, unbiased)):
+            running.data[...] = (1 - self.momentum) * running.data + self.momentum * batch
+        self.num_batches_tracked.data[...] += 1
+
+    def describe(self) -> str:
+        return str(self.weight.size)

@@ -42,6 +42,13 @@ def truncated_normal(shape: tuple[int, ...], stream: Stream) -> np.ndarray:
     return np.clip(values, -2, 2, out=values)
 
 
+def uniform(shape: tuple[int, ...], bound: float, stream: Stream) -> np.ndarray:
+    """U(-bound, bound)."""
+    if _SHAPES_ONLY.get():
+        return np.broadcast_to(np.float32(0), shape)
+    return (stream.generator().random(shape, dtype=np.float32) * 2 - 1) * np.float32(bound)
+
+
 class Linear(Module):
     """y = x W^T + b, with W stored (out, in)."""
 
@@ -257,10 +264,3 @@ class PatchProjection(Module):
     def describe(self) -> str:
         dim, channels, p, _ = self.weight.shape
         return f"{channels} x {p} x {p} -> {dim}"
-
-
-def uniform(shape: tuple[int, ...], bound: float, stream: Stream) -> np.ndarray:
-    """U(-bound, bound)."""
-    if _SHAPES_ONLY.get():
-        return np.broadcast_to(np.float32(0), shape)
-    return (stream.generator().random(shape, dtype=np.float32) * 2 - 1) * np.float32(bound)

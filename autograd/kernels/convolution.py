@@ -1,0 +1,156 @@
+"""Convolution of channels-last images x (B, H, W, C) with a weight (O, C, kh, kw), as matrix products:
+
+    y = P W^T + bias,    dW = g^T P,    dP = g W,    dx = every window's gradient, added where the window was
+
+A row of P is one window of x (see `windows`), the same row of y and g its outputs. The way from x to P is known as
+im2col, the way from dP to dx as col2im. Windows overlap, so P takes up to kh kw times the memory of x. It is therefore
+made in strips, some rows of one sample or some samples at a time, and made again for backward. On the CPU, a strip is
+still in the cache when BLAS reads it. On a GPU, it is large enough to keep all of it busy.
+
+With stride 1, dx is a convolution as well: of g, with the kernel rotated by 180 degrees and inputs and outputs swapped.
+
+Groups are convolutions of their own, with a part of the channels each; if every channel is one, see `depthwise`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..backend import Array, array_module
+from .depthwise import depthwise, depthwise_grad_input, depthwise_grad_weight
+from .product import product
+from .sums import as_rows
+from .windows import Geometry, Pair, inside, windows, zeros_around
+
+CPU_STRIP = 1 << 19  # bytes: half of a core's level 2 cache
+GPU_STRIP = 1 << 26
+
+
+def _strip_size(x: Array, outputs: int, geometry: Geometry) -> Pair:
+    """Samples and rows in a strip. It takes at least as much memory as the weight, all of which each product reads."""
+    rows, columns = geometry.output_size(*x.shape[1:3])
+    window = math.prod(geometry.kernel) * x.shape[-1] * x.dtype.itemsize
+    size = max(CPU_STRIP if isinstance(x, np.ndarray) else GPU_STRIP, outputs * window)
+    count = max(1, size // (columns * window))
+    return max(1, count // rows), min(count, rows)
+
+
+def _patches(x: Array, outputs: int, geometry: Geometry) -> Iterator[tuple[tuple[slice, slice], Array]]:
+    """P strip by strip, each in the memory of the one before, and the index of its rows in y and g."""
+    samples, rows = _strip_size(x, outputs, geometry)
+    all_rows, columns = geometry.output_size(*x.shape[1:3])
+    memory = array_module(x).empty((samples, rows, columns, *geometry.kernel, x.shape[-1]), x.dtype)
+    padded = zeros_around(x[:samples], geometry.padding)
+    for first in range(0, len(x), samples):
+        part = x[first : first + samples]
+        if any(geometry.padding):
+            inside(padded[: len(part)], geometry.padding)[...] = part
+            part = padded[: len(part)]
+        views = windows(part, geometry.kernel, geometry.stride)
+        for row in range(0, all_rows, rows):
+            strip = views[:, row : row + rows]
+            patches = memory[: strip.shape[0], : strip.shape[1]]
+            patches[...] = strip
+            index = slice(first, first + samples), slice(row, row + rows)
+            yield index, patches.reshape(math.prod(strip.shape[:3]), math.prod(strip.shape[3:]))
+
+
+def _dense(x: Array, weight: Array, bias: Array | None, geometry: Geometry) -> Array:
+    y = array_module(x).empty((len(x), *geometry.output_size(*x.shape[1:3]), len(weight)), x.dtype)
+    matrix = _as_matrix(weight)
+    for index, patches in _patches(x, len(weight), geometry):
+        out = product(patches, matrix, out=as_rows(y[index]))
+        if bias is not None:
+            out += bias
+    return y
+
+
+def _as_matrix(weight: Array) -> Array:
+    """(O, C, kh, kw) as (kh kw C, O): W^T."""
+    return weight.transpose(2, 3, 1, 0).reshape(math.prod(weight.shape[1:]), len(weight))
+
+
+def _dense_grad_weight(g: Array, x: Array, geometry: Geometry) -> Array:
+    outputs, channels = g.shape[-1], x.shape[-1]
+    total, part = array_module(x).zeros((2, outputs, math.prod(geometry.kernel) * channels), _wide(x))
+    for index, patches in _patches(x, outputs, geometry):
+        total += product(as_rows(g[index]).T, patches, out=part)
+    return total.reshape(outputs, *geometry.kernel, channels).transpose(0, 3, 1, 2)
+
+
+def _dense_grad_input(g: Array, x_shape: tuple[int, ...], weight: Array, geometry: Geometry) -> Array:
+    padding = tuple(k - 1 - p for k, p in zip(geometry.kernel, geometry.padding, strict=True))
+    if geometry.stride == (1, 1) and min(padding) >= 0:
+        rotated = weight.swapaxes(0, 1)[:, :, ::-1, ::-1]
+        return _dense(g, rotated, None, geometry._replace(padding=padding))
+    return _col2im(g, x_shape, _as_matrix(weight).T, geometry)
+
+
+def _col2im(g: Array, x_shape: tuple[int, ...], matrix: Array, geometry: Geometry) -> Array:
+    dx = array_module(g).empty(x_shape, g.dtype)
+    samples, rows = _strip_size(dx, len(matrix), geometry)
+    padded = zeros_around(dx[:samples], geometry.padding, _wide(g))
+    for first in range(0, len(g), samples):
+        part = g[first : first + samples]
+        into = padded[: len(part)]
+        into[...] = 0
+        for row in range(0, g.shape[1], rows):
+            strip = part[:, row : row + rows]
+            patches = product(as_rows(strip), matrix).reshape(*strip.shape[:3], *geometry.kernel, -1)
+            _add_windows(into[:, row * geometry.stride[0] :], patches, geometry)
+        dx[first : first + samples] = inside(into, geometry.padding)
+    return dx
+
+
+def _add_windows(into: Array, patches: Array, geometry: Geometry) -> None:
+    """Add patches to the windows that they belong to. Parts of them no larger than the stride do not overlap."""
+    (height, width), stride = geometry.kernel, geometry.stride
+    rows, columns = patches.shape[1:3]
+    for top in range(0, height, stride[0]):
+        for left in range(0, width, stride[1]):
+            part = patches[..., top : top + stride[0], left : left + stride[1], :]
+            places = windows(into[:, top:, left:], part.shape[3:5], stride)[:, :rows, :columns]
+            places += part
+
+
+def _wide(x: Array) -> Any:
+    return np.promote_types(x.dtype, np.float32)
+
+
+# Dense, one group after the other, or depthwise.
+
+
+def conv2d(x: Array, weight: Array, bias: Array | None, geometry: Geometry, groups: int) -> Array:
+    if groups == x.shape[-1] == len(weight):
+        return depthwise(x, weight, bias, geometry)
+    biases = [None] * groups if bias is None else _split(bias, groups)
+    parts = zip(_split(x, groups), _split(weight, groups, 0), biases, strict=True)
+    return _joined([_dense(*part, geometry) for part in parts])
+
+
+def conv2d_grad_input(g: Array, x_shape: tuple[int, ...], weight: Array, geometry: Geometry, groups: int) -> Array:
+    if groups == x_shape[-1] == len(weight):
+        return depthwise_grad_input(g, x_shape, weight, geometry)
+    shape = *x_shape[:-1], weight.shape[1]
+    parts = zip(_split(g, groups), _split(weight, groups, 0), strict=True)
+    return _joined([_dense_grad_input(of_g, shape, of_weight, geometry) for of_g, of_weight in parts])
+
+
+def conv2d_grad_weight(g: Array, x: Array, geometry: Geometry, groups: int) -> Array:
+    """In float32 for float16."""
+    if groups == x.shape[-1] == g.shape[-1]:
+        return depthwise_grad_weight(g, x, geometry)
+    parts = zip(_split(g, groups), _split(x, groups), strict=True)
+    return _joined([_dense_grad_weight(*part, geometry) for part in parts], 0)
+
+
+def _split(x: Array, groups: int, axis: int = -1) -> list[Array]:
+    return [x] if groups == 1 else array_module(x).split(x, groups, axis)
+
+
+def _joined(parts: list[Array], axis: int = -1) -> Array:
+    return parts[0] if len(parts) == 1 else array_module(parts[0]).concatenate(parts, axis=axis)
