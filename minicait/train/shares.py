@@ -99,7 +99,7 @@ def _plain(module: Module) -> dict[str, Any]:
 
 
 class Summed(NamedTuple):
-    """What a worker returns: its nodes of the tree, the loss of every piece, and the gradients for the stem's output."""
+    """Results of a worker: its nodes of the tree, the loss of every piece, and gradients for the stem's output."""
 
     nodes: list[Node]
     losses: list[Array]

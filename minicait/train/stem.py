@@ -1,4 +1,4 @@
-"""The stem of a model whose samples meet there, as in batch normalisation: on the whole batch, before its micro-batches.
+"""The stem of a model whose samples meet there, as in batch normalisation: on the whole batch, before micro-batches.
 
 Its output is cut into micro-batches instead of the images. Their gradients, put together, then go back through it.
 """

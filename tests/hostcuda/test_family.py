@@ -1,0 +1,63 @@
+"""Every family trained by the real CuPy, in float32 and float16: the losses and predictions of the CPU."""
+
+import numpy as np
+import pytest
+
+from autograd import ops
+from minicait.train import Recipe, Trainer, predict, value_and_grad
+from tests import hostcuda
+from tests.models.small_models import SMALL_MODELS
+from tests.train.helpers import some_batches
+
+pytestmark = pytest.mark.hostcuda
+FAMILY = pytest.mark.parametrize("name", [name for name in SMALL_MODELS if name != "cait"])
+
+
+@FAMILY
+def test_gradients_are_those_of_the_cpu(name):
+    images, labels = some_batches()[0]
+    model = SMALL_MODELS[name]()
+    loss, want = value_and_grad(model, ops.cross_entropy, images, labels)
+    there, got = value_and_grad(model.to("cuda"), ops.cross_entropy, images, labels)
+    assert there == pytest.approx(loss, rel=1e-5)
+    largest = max(np.abs(g).max() for g in want.values())
+    for key, g in want.items():
+        np.testing.assert_allclose(got[key].get(), g, rtol=1e-3, atol=1e-5 * largest, err_msg=key)
+
+
+@FAMILY
+@pytest.mark.parametrize("precision, tolerance", [("fp32", 2e-5), ("fp16", 5e-3)])
+def test_training_is_that_of_the_cpu(name, precision, tolerance):
+    """For float16 the CPU computes in float32, so that both are compared with the same numbers."""
+    images, labels = some_batches()[0]
+    results = []
+    for device, own in (("cpu", "fp32"), ("cuda", precision)):
+        mix_token = name == "lvvit"
+        recipe = Recipe(lr=1e-3, clip_norm=1.0, ema_decay=0.9, precision=own, mix_token=mix_token)
+        trainer = Trainer(SMALL_MODELS[name](drop_path_rate=0.2), recipe, device)
+        results.append(([trainer.step(images, labels) for _ in range(3)], predict(trainer.model, images)))
+        assert trainer.scaler.skipped == 0
+    (here, logits), (there, others) = results
+    np.testing.assert_allclose(there, here, rtol=tolerance)
+    np.testing.assert_allclose(others, logits, atol=20 * tolerance * np.abs(logits).max())
+
+
+@FAMILY
+def test_a_step_synchronises_once(name):
+    images, labels = some_batches()[0]
+    trainer = Trainer(SMALL_MODELS[name](), Recipe(clip_norm=1.0), "cuda")
+    trainer.step(images, labels)
+    with hostcuda.counting() as count:
+        trainer.step(images, labels)
+    assert count.copies_to_host == 1
+
+
+def test_a_stem_on_the_whole_batch_and_a_trunk_in_pieces():
+    images, labels = some_batches()[0]
+    model = SMALL_MODELS["lvvit"]()
+    _, whole = value_and_grad(model.to("cuda"), ops.cross_entropy, images, labels)
+    whole = {key: g.get() for key, g in whole.items()}
+    _, cut = value_and_grad(model, ops.cross_entropy, images, labels, micro_batch=3)
+    largest = max(np.abs(g).max() for g in whole.values())
+    for key, g in whole.items():
+        np.testing.assert_allclose(cut[key].get(), g, rtol=1e-3, atol=1e-5 * largest, err_msg=key)
