@@ -5,8 +5,7 @@ import pytest
 
 import autograd as ag
 import minicait
-from autograd import Context, Tensor, ops, random
-from autograd.backend import is_array
+from autograd import Tensor, ops, random
 from autograd.random import Stream
 from minicait import nn
 from minicait.models.cait import PRESETS, PUBLISHED, CaiT
@@ -80,23 +79,6 @@ def test_unknown_names_get_near_matches():
 def test_presets_can_be_changed():
     model = minicait.create_model("cait_tiny_32", img_size=(16, 24), patch_size=8, drop_path_rate=0.3)
     assert model.pos_embed.shape == (1, 6, 96) and model.blocks[0].drop_path_1.rate == 0.3
-
-
-def test_memory_estimate_is_that_of_the_graph():
-    model = CaiT(**SMALL)
-    node = model(IMAGES[:1]).node
-    own = {id(p.data) for p in model.parameters()}
-    stack, seen, arrays = [node], set(), {}
-    while stack:
-        node = stack.pop()
-        if isinstance(node, Context) and id(node) not in seen:
-            seen.add(id(node))
-            stack.extend(node.parents)
-            for value in filter(is_array, node.saved):
-                array = value if value.base is None else value.base
-                if id(array) not in own:
-                    arrays[id(array)] = array.nbytes
-    assert model.cost().activation_bytes == pytest.approx(sum(arrays.values()), rel=0.01)
 
 
 def test_initialisation():
