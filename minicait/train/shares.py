@@ -149,7 +149,8 @@ def _piece(state: State, share: Share, piece: Piece, sums: FlatArrays, accumulat
         raise ValueError(f"the loss must be one number, the mean over samples, got {loss.shape}")
     part = len(piece.images) / share.batch
     seed = np.full(loss.shape, part * share.scale)
-    inputs, outs, dx = list(state.learned.values()), list(sums.values()), None
+    inputs: list[Tensor] = list(state.learned.values())
+    outs, dx = list(sums.values()), None
     if isinstance(x, Tensor):
         dx = array_module(piece.images).zeros_like(piece.images)
         inputs, outs = [*inputs, x], [*outs, dx]
