@@ -3,16 +3,18 @@
 import json
 from importlib.util import find_spec
 
+import numpy as np
 import pytest
 
 from autograd import kernels
 from autograd.ops.nn import Gelu
 from minicait import create_model
-from minicait.bench import Job
+from minicait.bench import Job, worker
 from minicait.bench.gemm import gemm_rate
 from minicait.bench.profile import profiled
 from minicait.bench.worker import bench_step
 from minicait.cli import main
+from tests.models.small_models import SMALL_MODELS
 
 TINY = ["bench", "--model", "cait_tiny_32", "--batch", "4", "--rounds", "2", "--threads", "1"]
 
@@ -81,6 +83,38 @@ def test_beside_timm(capsys):
     ours, theirs = result["sides"]
     assert result["memory_ratio"] == ours["megabytes"] / theirs["megabytes"] < 1
     assert 0.1 < result["times_as_fast"] < 20
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("name", ["cait", "deit", "deit-distilled", "deit3", "resmlp", "patchconvnet", "lvvit"])
+def test_both_sides_compute_the_same(name):
+    """The models of PyTorch that are measured against have our layers: with our weights, they give our logits."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e '.[compare]'")
+    model = SMALL_MODELS[name](img_size=32, patch_size=16, dim=24)
+    family = name.partition("-")[0]
+    net = (worker.TIMM | worker.PLAIN)[family](model.config)
+    state = {key: torch.from_numpy(value.copy()) for key, value in model.state_dict().items()}
+    for key, value in list(state.items()):
+        if family == "resmlp":
+            other = key.replace("patch_embed", "stem").replace("attn", "linear_tokens").replace("mlp.", "mlp_channels.")
+            other = other.replace("gamma_", "ls")
+            state[other] = value[None, None] if other.endswith(("alpha", "beta")) else value
+        elif family == "deit3":
+            state[key.replace("gamma_1", "ls1.gamma").replace("gamma_2", "ls2.gamma")] = value
+    net.load_state_dict({key: state[key] for key in net.state_dict()})
+    images = np.random.default_rng(0).standard_normal((2, 3, 32, 32)).astype(np.float32)
+    want = net.eval()(torch.from_numpy(images)).detach().numpy()
+    np.testing.assert_allclose(model.eval()(images).numpy(), want, atol=1e-5 * np.abs(want).max())
+
+
+@pytest.mark.parity
+def test_a_family_that_timm_lacks(capsys):
+    pytest.importorskip("timm", reason="timm is not installed: pip install -e '.[compare]'")
+    small = ["bench", "--model", "lvvit_mini_32", "--batch", "2", "--rounds", "1", "--threads", "1"]
+    assert main([*small, "--against", "timm"]) == 2
+    assert "timm cannot be measured: there is no lvvit to compare with, only cait, deit" in capsys.readouterr().err
+    assert main([*small, "--against", "torch", "--json"]) == 0
+    assert [side["name"] for side in json.loads(capsys.readouterr().out)["sides"]] == ["minicait", "torch"]
 
 
 @pytest.mark.parametrize("work", ["train", "predict"])

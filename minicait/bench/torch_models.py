@@ -1,3 +1,4 @@
+# mypy: disable-error-code="misc"
 """PatchConvNet and LV-ViT as plain PyTorch modules, to measure against: timm has neither.
 
 They have the layers of the published code, with its names, so that our weights load into them.
