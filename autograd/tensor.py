@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 NO_GRADIENT = {  # functions of NumPy whose results have none
     np.shape, np.ndim, np.size, np.zeros_like, np.ones_like, np.empty_like, np.full_like, np.argmax, np.argmin,
-    np.argsort, np.allclose, np.isclose, np.array_equal, np.count_nonzero,
+    np.argsort, np.allclose, np.isclose, np.array_equal, np.count_nonzero, np.any, np.all,
 }  # fmt: skip
 
 
@@ -160,7 +160,12 @@ class Tensor:
     def __neg__(self) -> Tensor: return ops.negative(self)
     def __abs__(self) -> Tensor: return ops.abs(self)
     def __getitem__(self, index: Any) -> Tensor: return ops.getitem(self, index)
-    # Comparisons return boolean Tensors, which need no gradient.
+    # Comparisons return boolean Tensors, which need no gradient, and combine by &, | and ~.
+    def __and__(self, other: Any) -> Tensor: return ops.logical_and(self, other)
+    def __rand__(self, other: Any) -> Tensor: return ops.logical_and(other, self)
+    def __or__(self, other: Any) -> Tensor: return ops.logical_or(self, other)
+    def __ror__(self, other: Any) -> Tensor: return ops.logical_or(other, self)
+    def __invert__(self) -> Tensor: return ops.logical_not(self)
     def __lt__(self, other: Any) -> Tensor: return _compare(operator.lt, self, other)
     def __le__(self, other: Any) -> Tensor: return _compare(operator.le, self, other)
     def __gt__(self, other: Any) -> Tensor: return _compare(operator.gt, self, other)
@@ -175,20 +180,32 @@ class Tensor:
     def abs(self) -> Tensor: return ops.abs(self)
     def exp(self) -> Tensor: return ops.exp(self)
     def log(self) -> Tensor: return ops.log(self)
+    def expm1(self) -> Tensor: return ops.expm1(self)
+    def log1p(self) -> Tensor: return ops.log1p(self)
+    def sin(self) -> Tensor: return ops.sin(self)
+    def cos(self) -> Tensor: return ops.cos(self)
     def sqrt(self) -> Tensor: return ops.sqrt(self)
     def tanh(self) -> Tensor: return ops.tanh(self)
     def erf(self) -> Tensor: return ops.erf(self)
     def sigmoid(self) -> Tensor: return ops.sigmoid(self)
     def relu(self) -> Tensor: return ops.relu(self)
     def gelu(self) -> Tensor: return ops.gelu(self)
+    def silu(self) -> Tensor: return ops.silu(self)
     def clip(self, min: Any = None, max: Any = None) -> Tensor: return ops.clip(self, min, max)
     def astype(self, dtype: Any) -> Tensor: return ops.astype(self, dtype)
     def sum(self, axis: Any = None, keepdims: bool = False) -> Tensor: return ops.sum(self, axis, keepdims)
     def mean(self, axis: Any = None, keepdims: bool = False) -> Tensor: return ops.mean(self, axis, keepdims)
     def var(self, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Tensor:
         return ops.var(self, axis, keepdims, ddof)
+    def std(self, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Tensor:
+        return ops.std(self, axis, keepdims, ddof)
+    def norm(self, axis: Any = None, keepdims: bool = False) -> Tensor: return ops.norm(self, axis, keepdims)
+    def cumsum(self, axis: int | None = None) -> Tensor: return ops.cumsum(self, axis)
     def max(self, axis: Any = None, keepdims: bool = False) -> Tensor: return ops.max(self, axis, keepdims)
     def min(self, axis: Any = None, keepdims: bool = False) -> Tensor: return ops.min(self, axis, keepdims)
+    def any(self, axis: Any = None, keepdims: bool = False) -> Tensor: return ops.any(self, axis, keepdims)
+    def all(self, axis: Any = None, keepdims: bool = False) -> Tensor: return ops.all(self, axis, keepdims)
+    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Tensor: return ops.argmax(self, axis, keepdims)
     def logsumexp(self, axis: Any = None, keepdims: bool = False) -> Tensor: return ops.logsumexp(self, axis, keepdims)
     def softmax(self, axis: int = -1) -> Tensor: return ops.softmax(self, axis)
     def log_softmax(self, axis: int = -1) -> Tensor: return ops.log_softmax(self, axis)

@@ -15,14 +15,17 @@ from typing import Any
 
 import numpy as np
 
-KEYWORDS = {"axis", "keepdims", "dtype", "out", "copy", "where"}
+KEYWORDS = {"axis", "keepdims", "dtype", "out", "copy", "where", "optimize"}
 FUNCTIONS = [
-    "abs", "arange", "ascontiguousarray", "broadcast_to", "clip", "concatenate", "copysign", "copyto", "divide",
-    "empty", "empty_like", "exp", "expm1", "flip", "full", "isinf", "isnan", "isneginf", "log", "log1p", "matmul",
-    "maximum", "minimum", "multiply", "ones_like", "reciprocal", "sign", "split", "sqrt", "subtract",
-    "take_along_axis", "tanh", "vdot", "where", "zeros", "zeros_like",
+    "abs", "arange", "ascontiguousarray", "broadcast_to", "clip", "concatenate", "copysign", "copyto", "cos", "divide",
+    "einsum", "empty", "empty_like", "exp", "expm1", "flip", "full", "isinf", "isnan", "isneginf", "log", "log1p",
+    "matmul", "maximum", "minimum", "multiply", "ones_like", "reciprocal", "sign", "sin", "split", "sqrt", "subtract",
+    "take_along_axis", "tanh", "tril", "vdot", "where", "zeros", "zeros_like",
 ]  # fmt: skip
-METHODS = ["any", "astype", "copy", "max", "mean", "min", "reshape", "sum", "swapaxes", "transpose", "view"]
+METHODS = [
+    "all", "any", "argmax", "astype", "copy", "cumsum", "max", "mean", "min", "reshape", "sum", "swapaxes", "transpose",
+    "view",
+]  # fmt: skip
 BINARY = ["add", "sub", "mul", "truediv", "pow", "matmul", "lt", "le", "gt", "ge", "eq", "ne", "and", "or"]
 
 

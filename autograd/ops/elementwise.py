@@ -1,4 +1,4 @@
-"""Unary elementwise operations, clipping, and conversion to another dtype or device."""
+"""Unary elementwise operations, and clipping."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import backend, kernels
+from .. import kernels
 from ..backend import Array, array_module
 from ..function import Context, Function, OperandError
 from ..tensor import Tensor, as_tensor
@@ -53,6 +53,62 @@ class Log(Function):
     def backward(ctx: Context, g: Array) -> Array:
         (x,) = ctx.saved
         return g / x
+
+
+class Expm1(Function):
+    """y = e^x - 1, accurate near 0;  dx = g e^x"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array) -> Array:
+        ctx.save(x)  # not y: where it is near -1, y + 1 has few digits
+        return array_module(x).expm1(x)
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        (x,) = ctx.saved
+        return g * array_module(x).exp(x)
+
+
+class Log1p(Function):
+    """y = log(1 + x), accurate near 0;  dx = g / (1 + x)"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array) -> Array:
+        ctx.save(x)
+        return array_module(x).log1p(x)
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        (x,) = ctx.saved
+        return g / (1 + x)
+
+
+class Sin(Function):
+    """y = sin x;  dx = g cos x"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array) -> Array:
+        ctx.save(x)
+        return array_module(x).sin(x)
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        (x,) = ctx.saved
+        return g * array_module(x).cos(x)
+
+
+class Cos(Function):
+    """y = cos x;  dx = -g sin x"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array) -> Array:
+        ctx.save(x)
+        return array_module(x).cos(x)
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        (x,) = ctx.saved
+        return -g * array_module(x).sin(x)
 
 
 class Sqrt(Function):
@@ -166,42 +222,16 @@ class Clip(Function):
         return array_module(g).where(inside, g, 0)
 
 
-class Astype(Function):
-    """y = x in another dtype;  dx = g in x's"""
-
-    widens = True
-
-    @staticmethod
-    def forward(ctx: Context, x: Array, dtype: np.dtype) -> Array:
-        ctx.save(x.dtype)
-        return x.astype(dtype)
-
-    @staticmethod
-    def backward(ctx: Context, g: Array) -> Array:
-        (dtype,) = ctx.saved
-        return g.astype(dtype)
-
-
-class ToDevice(Function):
-    """y = a copy of x on another device;  dx = a copy of g on x's"""
-
-    @staticmethod
-    def forward(ctx: Context, x: Array, device: str) -> Array:
-        ctx.save(backend.device_of(x))
-        return backend.to_device(x, device)
-
-    @staticmethod
-    def backward(ctx: Context, g: Array) -> Array:
-        (device,) = ctx.saved
-        return backend.to_device(g, device)
-
-
 # ---- public functions
 # fmt: off
 
 def negative(x: Any) -> Tensor: return Negative.apply(as_tensor(x))
 def exp(x: Any) -> Tensor: return Exp.apply(as_tensor(x))
 def log(x: Any) -> Tensor: return Log.apply(as_tensor(x))
+def expm1(x: Any) -> Tensor: return Expm1.apply(as_tensor(x))
+def log1p(x: Any) -> Tensor: return Log1p.apply(as_tensor(x))
+def sin(x: Any) -> Tensor: return Sin.apply(as_tensor(x))
+def cos(x: Any) -> Tensor: return Cos.apply(as_tensor(x))
 def sqrt(x: Any) -> Tensor: return Sqrt.apply(as_tensor(x))
 def tanh(x: Any) -> Tensor: return Tanh.apply(as_tensor(x))
 def sigmoid(x: Any) -> Tensor: return Sigmoid.apply(as_tensor(x))
@@ -229,20 +259,3 @@ def _bound(x: Tensor, bound: Any) -> Any:
             raise OperandError("clip: bounds get no gradient: use ops.maximum and ops.minimum, or detach() them")
         bound = bound.data
     return to_common_dtype("clip", x, bound)[1].data
-
-
-def astype(x: Any, dtype: Any) -> Tensor:
-    """Copy `x` to the given dtype. Integers and booleans end the graph."""
-    x = as_tensor(x)
-    try:
-        dtype = np.dtype(dtype)
-    except TypeError as error:
-        raise TypeError(f"astype: {error}") from None
-    return Astype.apply(x, dtype) if dtype in backend.FLOATS else Tensor(backend.on_device_of(x.data).astype(dtype))
-
-
-def to_device(x: Any, device: str) -> Tensor:
-    """Return `x` on "cpu", "cuda" or "cuda:1": `x` itself if it is already there."""
-    x = as_tensor(x)
-    same = x.device == device or (device == "cuda" and x.device != "cpu")
-    return x if same else ToDevice.apply(x, device)

@@ -1,4 +1,4 @@
-"""Indexing and splitting. A value selected several times accumulates all its gradients."""
+"""Indexing, splitting, and the largest values. A value selected several times accumulates all its gradients."""
 
 from __future__ import annotations
 
@@ -97,6 +97,33 @@ def take_along_axis(x: Any, indices: Any, axis: int = -1) -> Tensor:
     """Select one value per index along an axis: `take_along_axis(log_probs, labels[:, None], -1)`."""
     x = as_tensor(x)
     return TakeAlongAxis.apply(x, as_tensor_like("take_along_axis", indices, x), axis)
+
+
+def topk(x: Any, k: int, axis: int = -1) -> tuple[Tensor, Tensor]:
+    """The k largest values along an axis, the largest first, and their indices. NaN counts as the largest.
+
+    It takes k passes over x, so k should be small.
+    """
+    x = as_tensor(x)
+    if not -x.ndim <= axis < x.ndim:
+        raise OperandError(f"topk: axis {axis} is out of range for shape {x.shape}")
+    if not 1 <= k <= x.shape[axis]:
+        raise OperandError(f"topk: k must be in [1, {x.shape[axis]}] for axis {axis} of shape {x.shape}, got {k}")
+    indices = Tensor(_largest(x.data, k, axis % x.ndim))
+    return TakeAlongAxis.apply(x, indices, axis), indices
+
+
+def _largest(x: Array, k: int, axis: int) -> Array:
+    """Indices of the k largest values, the lower one first at ties."""
+    xp = array_module(x)
+    positions = xp.arange(x.shape[axis]).reshape([-1 if i == axis else 1 for i in range(x.ndim)])
+    taken, indices = xp.zeros(x.shape, bool), []
+    for _ in range(k):
+        largest = xp.where(taken, -np.inf, x).max(axis=axis, keepdims=True)
+        index = (((x == largest) | (x != x)) & ~taken).argmax(axis=axis, keepdims=True)
+        taken |= positions == index
+        indices.append(index)
+    return xp.concatenate(indices, axis=axis)
 
 
 def split(x: Any, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:

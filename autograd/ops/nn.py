@@ -106,6 +106,27 @@ class Gelu(Function):
         return 0.5 * x * (1 + (x * 0.5**0.5).erf())
 
 
+class Silu(Function):
+    """y = x s, s = sigmoid(x);  dx = g (s + y (1 - s))"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array) -> Array:
+        require_floats(x)
+        s = kernels.sigmoid(x)
+        y = x * s
+        ctx.save(s + y * (1 - s) if ctx.needs[0] else None)
+        return y
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        (derivative,) = ctx.saved
+        return g * derivative
+
+    @staticmethod
+    def reference(x: Tensor) -> Tensor:
+        return x * x.sigmoid()
+
+
 class Dropout(Function):
     """y = x keep / (1 - rate), keep random;  dx = g keep / (1 - rate)
 
@@ -156,6 +177,11 @@ def layer_norm(x: Any, weight: Any, bias: Any, eps: float = 1e-6) -> Tensor:
 def gelu(x: Any) -> Tensor:
     """Exact GELU, with erf: exact in float64, with an error of erf of at most 1.5e-7 in float32."""
     return Gelu.apply(as_tensor(x))
+
+
+def silu(x: Any) -> Tensor:
+    """SiLU, also called swish: like GELU, but with a sigmoid."""
+    return Silu.apply(as_tensor(x))
 
 
 def dropout(x: Any, rate: float, stream: Stream) -> Tensor:

@@ -1,15 +1,17 @@
-"""Reductions over one axis, several, or all (axis=None). float16 accumulates in float32."""
+"""Reductions over one axis, several, or all (axis=None), and running sums. float16 accumulates in float32."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+import numpy as np
+
 from .. import kernels
 from ..backend import Array, array_module
 from ..function import Context, Function, OperandError
 from ..tensor import Tensor, as_tensor
-from .arguments import full_precision, normalise_axes, require_floats
+from .arguments import full_precision, normalise_axes, normalise_axis, require_floats
 
 
 def _count(shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
@@ -69,13 +71,9 @@ class Var(Function):
 
     @staticmethod
     def forward(ctx: Context, x: Array, axis: Any, keepdims: bool, ddof: int) -> Array:
-        axes = normalise_axes(axis, x.ndim)
-        n = _count(x.shape, axes) - ddof
-        if n <= 0:
-            raise OperandError(f"the variance needs more than ddof={ddof} values, got {n + ddof}")
-        deviation = kernels.centred(kernels.widened(x), axes)
+        deviation, variance, axes, n = _spread(x, axis, ddof)
         ctx.save(deviation.astype(x.dtype, copy=False), axes, n)
-        return (kernels.total(deviation * deviation, axes, keepdims) / n).astype(x.dtype, copy=False)
+        return _squeeze(variance, axes, keepdims).astype(x.dtype, copy=False)
 
     @staticmethod
     def backward(ctx: Context, g: Array) -> Array:
@@ -86,6 +84,63 @@ class Var(Function):
     def reference(x: Tensor, axis: Any, keepdims: bool, ddof: int) -> Tensor:
         centred = x - mean(x, axis, keepdims=True)
         return sum(centred * centred, axis, keepdims) / (_count(x.shape, normalise_axes(axis, x.ndim)) - ddof)
+
+
+class Std(Function):
+    """y = sqrt of the variance;  dx = g (x - mean) / (y (n - ddof)), 0 where y is 0"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array, axis: Any, keepdims: bool, ddof: int) -> Array:
+        deviation, variance, axes, n = _spread(x, axis, ddof)
+        y = array_module(x).sqrt(variance)
+        ctx.save(deviation.astype(x.dtype, copy=False), y, axes, n)
+        return _squeeze(y, axes, keepdims).astype(x.dtype, copy=False)
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        deviation, y, axes, n = ctx.saved
+        return _along(g, deviation, y, axes) * (1 / n)
+
+    @staticmethod
+    def reference(x: Tensor, axis: Any, keepdims: bool, ddof: int) -> Tensor:
+        return var(x, axis, keepdims, ddof).sqrt()
+
+
+def _spread(x: Array, axis: Any, ddof: int) -> tuple[Array, Array, tuple[int, ...], int]:
+    """Deviations from the mean, and the variance with its axes kept, both at least float32; the axes, and n - ddof."""
+    axes = normalise_axes(axis, x.ndim)
+    n = _count(x.shape, axes) - ddof
+    if n <= 0:
+        raise OperandError(f"the variance needs more than ddof={ddof} values, got {n + ddof}")
+    deviation = kernels.centred(kernels.widened(x), axes)
+    return deviation, kernels.total(deviation * deviation, axes, keepdims=True) / n, axes, n
+
+
+class Norm(Function):
+    """y = sqrt of the sum of x^2;  dx = g x / y, 0 where y is 0"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array, axis: Any, keepdims: bool) -> Array:
+        require_floats(x)
+        axes = normalise_axes(axis, x.ndim)
+        wide = kernels.widened(x)
+        y = array_module(x).sqrt(kernels.total(wide * wide, axes, keepdims=True))
+        ctx.save(x, y, axes)
+        return _squeeze(y, axes, keepdims).astype(x.dtype, copy=False)
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        return _along(g, *ctx.saved)
+
+    @staticmethod
+    def reference(x: Tensor, axis: Any, keepdims: bool) -> Tensor:
+        return (x * x).sum(axis, keepdims).sqrt()
+
+
+def _along(g: Array, x: Array, y: Array, axes: tuple[int, ...]) -> Array:
+    """g x / y, 0 where y is 0."""
+    direction = x / array_module(x).where(y == 0, 1, y)
+    return (_restore_axes(g, x.shape, axes) * direction).astype(x.dtype, copy=False)
 
 
 class _Extreme(Function):
@@ -124,6 +179,27 @@ class Min(_Extreme):
         return Min.select(ctx, x, axis, keepdims, "min")
 
 
+class Cumsum(Function):
+    """y_i = x_0 + ... + x_i along an axis;  dx_i = g_i + ... + g_n"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array, axis: int) -> Array:
+        axis = normalise_axis(axis, x.ndim)
+        ctx.save(axis)
+        return _running_sum(x, axis)
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        (axis,) = ctx.saved
+        xp = array_module(g)
+        return xp.flip(_running_sum(xp.flip(g, axis), axis), axis)
+
+
+def _running_sum(x: Array, axis: int) -> Array:
+    y = kernels.widened(x).cumsum(axis=axis)
+    return y.astype(x.dtype) if x.dtype == np.float16 else y
+
+
 class Logsumexp(Function):
     """y = log sum e^x, without overflow;  dx = g e^(x - y) = g softmax(x)"""
 
@@ -158,6 +234,22 @@ def min(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor: return Min.
 def var(x: Any, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Tensor:
     """Variance; ddof=1 divides by n - 1."""
     return Var.apply(as_tensor(x), axis, keepdims, ddof)
+
+
+def std(x: Any, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Tensor:
+    """Standard deviation; ddof=1 divides by n - 1."""
+    return Std.apply(as_tensor(x), axis, keepdims, ddof)
+
+
+def norm(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """Euclidean norm, of all values or over some axes."""
+    return Norm.apply(as_tensor(x), axis, keepdims)
+
+
+def cumsum(x: Any, axis: int | None = None) -> Tensor:
+    """Running sums along an axis, or without one, of the flattened Tensor."""
+    x = as_tensor(x)
+    return Cumsum.apply(x, axis) if axis is not None else Cumsum.apply(x.reshape(-1), 0)
 
 
 def logsumexp(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:

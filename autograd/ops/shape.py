@@ -1,4 +1,4 @@
-"""Reshaping, transposing, joining and padding. Results are views where NumPy returns views."""
+"""Reshaping, transposing, joining, padding and triangles. Results are views where NumPy returns views."""
 
 from __future__ import annotations
 
@@ -108,6 +108,22 @@ class Flip(Function):
         return array_module(g).flip(g, axes)
 
 
+class Tril(Function):
+    """y = x on and below diagonal k of the last two axes, and 0 above;  dx = g there, and 0 above"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array, k: int) -> Array:
+        if x.ndim < 2:
+            raise OperandError(f"x needs at least two axes, got shape {x.shape}")
+        ctx.save(k)
+        return array_module(x).tril(x, k)
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Array:
+        (k,) = ctx.saved
+        return array_module(g).tril(g, k)
+
+
 def reshape(x: Any, shape: int | Sequence[int]) -> Tensor:
     """Reshape; one size may be -1 and is inferred from the others."""
     return Reshape.apply(as_tensor(x), _sizes(shape))
@@ -194,6 +210,11 @@ def pad(x: Any, pad_width: int | Sequence[Any], constant_values: float = 0) -> T
 def flip(x: Any, axis: int | Sequence[int] | None = None) -> Tensor:
     """Reverse the order along the given axes, by default all."""
     return Flip.apply(as_tensor(x), axis)
+
+
+def tril(x: Any, k: int = 0) -> Tensor:
+    """Lower triangle of the last two axes, up to diagonal `k`: as booleans, a mask for causal attention."""
+    return Tril.apply(as_tensor(x), k)
 
 
 def _sizes(shape: int | Sequence[int]) -> tuple[int, ...]:

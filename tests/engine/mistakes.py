@@ -224,7 +224,7 @@ STRUCTURE = {
 }
 MASKED = {"attention", "self_attention"}
 ATTENTION = MASKED | {"talking_heads_attention"}
-REDUCTIONS = {"sum", "mean", "var", "max", "min", "logsumexp"}
+REDUCTIONS = {"sum", "mean", "var", "std", "norm", "max", "min", "logsumexp"}
 ARGUMENTS = {  # operations that have them, and the mistake
     "one head": (ATTENTION, when(lambda call: maps(call).shape[1] == 1)),
     "four heads or more": (ATTENTION, when(lambda call: maps(call).shape[1] >= 4)),
@@ -232,10 +232,11 @@ ARGUMENTS = {  # operations that have them, and the mistake
     "64 queries or more": (ATTENTION, when(lambda call: maps(call).shape[-2] >= 64)),
     "a mask": (MASKED, when(lambda call: call.argument("mask") is not None)),
     "six inputs or more": ({"concat"}, when(lambda call: len(call.args) >= 6)),
+    "three operands or more": ({"einsum"}, when(lambda call: len(call.args) >= 3)),
     "keepdims": (REDUCTIONS, when(lambda call: call.argument("keepdims"))),
-    "negative axes": (REDUCTIONS | {"concat", "flip"}, when(lambda call: negative(call.argument("axis")))),
-    "axis in the middle": (REDUCTIONS | {"concat"}, when(in_the_middle)),
-    "two degrees of freedom": ({"var"}, when(lambda call: call.argument("ddof") >= 2)),
+    "negative axes": (REDUCTIONS | {"concat", "cumsum", "flip"}, when(lambda call: negative(call.argument("axis")))),
+    "axis in the middle": (REDUCTIONS | {"concat", "cumsum"}, when(in_the_middle)),
+    "two degrees of freedom": ({"var", "std"}, when(lambda call: call.argument("ddof") >= 2)),
     "negative base and power": (
         {"pow"},
         when(lambda call: np.any(np.less(call.args[0], 0) & np.less(call.args[1], 0))),

@@ -148,6 +148,10 @@ def test_half_precision_sums_accumulate_in_float32():
     assert y == 5000 and y.dtype == g.dtype == np.float16
     y, _ = value_and_grad(ops.mean, np.full(5000, 100), dtype=np.float16)  # the sum overflows float16
     assert y == 100
+    y, g = value_and_grad(ops.cumsum, ones, dtype=np.float16)
+    assert y[-1] == g[0] == 5000 and y.dtype == g.dtype == np.float16
+    y, _ = value_and_grad(lambda t: ops.einsum("i->", t), ones, dtype=np.float16)
+    assert y == 5000 and y.dtype == np.float16
     y, _ = value_and_grad(ops.var, [200, -200], dtype=np.float16)  # the squares sum to 80,000, which overflows
     assert y == 40_000
     y, _ = value_and_grad(lambda t: ops.layer_norm(t, [1.0, 1.0], [0.0, 0.0]).sum(), [[1000, -1000]], dtype=np.float16)
@@ -169,6 +173,42 @@ def test_half_precision_attention_does_not_overflow():
         np.testing.assert_allclose(y, np.broadcast_to(v.mean(1, keepdims=True), v.shape), atol=2e-3)
         np.testing.assert_allclose(g[..., 128:], 1, atol=2e-3)
         assert np.isfinite(g).all()
+
+
+def test_norms_where_all_values_are_equal():
+    """Neither has a derivative there. Backward gives 0, and not NaN."""
+    for fn in (lambda t: ops.norm(t, -1), lambda t: ops.std(t, -1)):
+        y, g = value_and_grad(fn, [[0, 0, 0], [0, 3, -3]])
+        assert y[0] == 0 and not g[0].any() and g[1].any()
+    y, g = value_and_grad(ops.std, np.full(7, 0.1))
+    np.testing.assert_allclose(g, 0, atol=1e-6)
+    y, g = value_and_grad(ops.norm, [3e4, 4e4], dtype=np.float16)  # the squares overflow float16
+    np.testing.assert_allclose(y, 5e4, rtol=1e-3)
+    np.testing.assert_allclose(g, [0.6, 0.8], rtol=1e-3)
+
+
+def test_small_differences_to_one():
+    for fn in (ops.log1p, ops.expm1):
+        y, g = value_and_grad(fn, [1e-10, -1e-10])
+        np.testing.assert_allclose(y, [1e-10, -1e-10], rtol=1e-6)
+        np.testing.assert_allclose(g, 1)
+    _, g = value_and_grad(ops.expm1, [-20.0])  # y + 1 is 0 here, in float32
+    np.testing.assert_allclose(g, np.exp(-20.0), rtol=1e-6)
+
+
+def test_silu_of_large_values():
+    y, g = value_and_grad(ops.silu, [1e4, -1e4, 0])
+    np.testing.assert_array_equal(y, [1e4, 0, 0])
+    np.testing.assert_array_equal(g, [1, 0, 0.5])
+
+
+def test_topk_of_nan_and_infinity():
+    x = [-INF, np.nan, 1, -INF, INF, np.nan]
+    values, indices = ops.topk(x, 6)
+    assert indices.numpy().tolist() == [1, 5, 4, 2, 0, 3]
+    np.testing.assert_array_equal(values, [np.nan, np.nan, INF, 1, -INF, -INF])
+    _, g = value_and_grad(lambda t: ops.topk(t, 3)[0], x)
+    np.testing.assert_array_equal(g, [0, 1, 0, 0, 1, 1])
 
 
 def test_half_precision_means_over_many_values():

@@ -27,12 +27,12 @@ SMALL = [case for case in CASES if sum(x.size for x in case.arrays()) < 200]
 ALWAYS = (mistakes.overwrites_saved, mistakes.overwrites_upstream)
 
 # Operations that a mistake cannot be made in: they save no array, or the same one for any input, or have one input.
-SAVE_NO_VALUES = {"add", "astype", "broadcast_to", "concat", "flip", "mean"}
-SAVE_NO_VALUES |= {"negative", "pad", "reshape", "subtract", "sum", "transpose"}
+SAVE_NO_VALUES = {"add", "astype", "broadcast_to", "concat", "cumsum", "flip", "mean"}
+SAVE_NO_VALUES |= {"negative", "pad", "reshape", "subtract", "sum", "transpose", "tril"}
 SAVE_A_CHOICE = {"clip", "dropout", "getitem", "max", "min", "take_along_axis", "where"}
-CONSTANT = SAVE_NO_VALUES | {"dropout", "kl_div", "take_along_axis", "where"}
+CONSTANT = SAVE_NO_VALUES | {"dropout", "kl_div", "where"}
 SEVERAL_INPUTS = {"add", "subtract", "multiply", "divide", "pow", "maximum", "minimum", "where", "concat", "matmul"}
-SEVERAL_INPUTS |= {"linear", "layer_norm", "linear_residual", "attention", "talking_heads_attention"}
+SEVERAL_INPUTS |= {"einsum", "linear", "layer_norm", "linear_residual", "attention", "talking_heads_attention"}
 IMPOSSIBLE = {
     "last entry lost": {"dropout"},  # the last entry is dropped anyway
     "gradients swapped": ALL - SEVERAL_INPUTS,

@@ -23,13 +23,18 @@ def check(fn, inputs, seed=0):
 UNARY = {
     ops.negative: np.negative,
     ops.exp: np.exp,
+    ops.expm1: np.expm1,
+    ops.sin: np.sin,
+    ops.cos: np.cos,
     ops.tanh: np.tanh,
     ops.sigmoid: lambda x: 1 / (1 + np.exp(-x)),
     ops.relu: lambda x: np.maximum(x, 0),
     ops.abs: np.abs,
     ops.log: np.log,
+    ops.log1p: np.log1p,
     ops.sqrt: np.sqrt,
     ops.erf: np.vectorize(math.erf, otypes=[float]),
+    ops.silu: lambda x: x / (1 + np.exp(-x)),
     ops.gelu: lambda x: x * 0.5 * (1 + np.vectorize(math.erf, otypes=[float])(x / math.sqrt(2))),
 }
 BINARY = {
@@ -45,6 +50,8 @@ REDUCTIONS = {
     ops.sum: np.sum,
     ops.mean: np.mean,
     ops.var: np.var,
+    ops.std: np.std,
+    ops.norm: lambda x, axis, keepdims: np.sqrt(np.sum(x * x, axis=axis, keepdims=keepdims)),
     ops.max: np.max,
     ops.min: np.min,
     ops.logsumexp: lambda x, axis, keepdims: np.log(np.sum(np.exp(x), axis=axis, keepdims=keepdims)),
@@ -82,6 +89,16 @@ def test_reductions(op, data, keepdims):
     check(lambda t: op(t, axis, keepdims), x)
 
 
+@given(data=st.data(), ddof=st.integers(0, 2))
+def test_degrees_of_freedom(data, ddof):
+    shape = data.draw(some.shapes(min_size=ddof + 1, min_dims=1, max_dims=3))
+    x, axis = data.draw(some.arrays(shape)), data.draw(st.integers(-len(shape), len(shape) - 1))
+    for ours, numpys in ((ops.var, np.var), (ops.std, np.std)):
+        want = numpys(x, axis=axis, ddof=ddof)
+        np.testing.assert_allclose(ours(x, axis, ddof=ddof).numpy(), want, rtol=1e-9, atol=1e-12)
+        check(lambda t, ours=ours: ours(t, axis, ddof=ddof), x)
+
+
 @given(data=st.data())
 def test_where_and_clip(data):
     shapes = data.draw(some.broadcastable(3))
@@ -117,6 +134,32 @@ def test_shape_operations(data):
     ]:
         np.testing.assert_array_equal(ours(x).numpy(), numpys(x))
         check(ours, x)
+
+
+@given(data=st.data(), k=st.integers(-4, 4))
+def test_triangles_and_running_sums(data, k):
+    shape = data.draw(some.shapes(min_dims=2))
+    x = data.draw(some.arrays(shape))
+    axis = data.draw(st.one_of(st.none(), st.integers(-len(shape), len(shape) - 1)))
+    np.testing.assert_array_equal(ops.tril(x, k).numpy(), np.tril(x, k))
+    check(lambda t: ops.tril(t, k), x)
+    np.testing.assert_allclose(ops.cumsum(x, axis).numpy(), np.cumsum(x, axis), rtol=1e-9, atol=1e-12)
+    check(lambda t: ops.cumsum(t, axis), x)
+
+
+@given(data=st.data(), tied=st.booleans())
+def test_topk(data, tied):
+    shape = data.draw(some.shapes(min_dims=1, max_dims=3, min_size=1))
+    x = data.draw(some.arrays(shape))
+    x = x.round() if tied else x
+    axis = data.draw(st.integers(-len(shape), len(shape) - 1))
+    k = data.draw(st.integers(1, shape[axis]))
+    values, indices = ops.topk(x, k, axis)
+    order = np.argsort(-x, axis=axis, kind="stable").take(range(k), axis)
+    np.testing.assert_array_equal(indices.numpy(), order)
+    np.testing.assert_array_equal(values.numpy(), np.take_along_axis(x, order, axis))
+    if not tied:
+        check(lambda t: ops.topk(t, k, axis)[0], x)
 
 
 @given(data=st.data())

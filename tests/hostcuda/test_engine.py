@@ -8,6 +8,8 @@ from autograd import Tensor, ops
 from autograd.cases import CASES
 from tests import hostcuda
 from tests.engine.test_devices import assert_same_on
+from tests.engine.test_logic import arguments
+from tests.engine.test_op_cases import ENDS_OF_GRAPHS
 
 pytestmark = pytest.mark.hostcuda
 
@@ -23,6 +25,21 @@ def test_case(case, dtype):
 def test_case_with_warps_in_another_order(case, schedule):
     with hostcuda.schedule(schedule), hostcuda.guarded():
         assert_same_on(case, "cuda", np.float32)
+
+
+@pytest.mark.parametrize("name", sorted(ENDS_OF_GRAPHS))
+def test_an_operation_without_a_gradient(name):
+    x = np.random.default_rng(0).standard_normal((3, 4)).round()
+    want = getattr(ops, name)(*arguments(name, Tensor(x)))
+    y = getattr(ops, name)(*arguments(name, Tensor(x).to("cuda")))
+    assert y.device == "cuda:0" and y.dtype == want.dtype
+    np.testing.assert_array_equal(y.numpy(), want)
+
+
+def test_topk_of_nan_and_infinity():
+    values, indices = ops.topk(Tensor([-np.inf, np.nan, 1, -np.inf, np.inf, 1]).to("cuda"), 6)
+    assert indices.numpy().tolist() == [1, 4, 2, 5, 0, 3]
+    np.testing.assert_array_equal(values.numpy(), [np.nan, np.inf, 1, 1, -np.inf, -np.inf])
 
 
 def test_the_probe_finds_a_device(cp):
