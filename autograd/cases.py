@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from . import engine, ops
+from .cases_conv import CONVOLUTION
 from .random import Stream
 from .samples import Maker, apart, between, normal, positive, probabilities, quiet, same, tied, tiny
 from .tensor import Tensor
@@ -279,4 +280,4 @@ ANY_SHAPE: list[tuple[str, Callable[..., Tensor], tuple[Callable[..., Maker], ..
 SUMS = ("sum", "mean", "var", "logsumexp", "cross_entropy", "bce_with_logits", "kl_div")
 WIDE = [Case(op, "wide", fn, tuple(tiny(draw(2, 1, 66)) for draw in draws)) for op, fn, draws in ANY_SHAPE]
 TALL = [Case(op, "tall", fn, tuple(draw(4099, 2) for draw in draws), op in SUMS) for op, fn, draws in ANY_SHAPE]
-CASES = [*BY_HAND, *WIDE, *TALL]
+CASES = [*BY_HAND, *(Case(*row) for row in CONVOLUTION), *WIDE, *TALL]

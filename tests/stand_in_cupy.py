@@ -17,8 +17,8 @@ import numpy as np
 
 KEYWORDS = {"axis", "keepdims", "dtype", "out", "copy"}
 FUNCTIONS = [
-    "abs", "arange", "ascontiguousarray", "broadcast_to", "clip", "concatenate", "copysign", "divide", "empty",
-    "empty_like", "exp", "expm1", "flip", "full", "isinf", "isnan", "isneginf", "log", "log1p", "matmul", "maximum",
+    "abs", "arange", "ascontiguousarray", "broadcast_to", "clip", "concatenate", "copysign", "divide", "einsum",
+    "empty", "empty_like", "exp", "expm1", "flip", "full", "isinf", "isnan", "isneginf", "log", "log1p", "matmul", "maximum",
     "minimum", "multiply", "ones_like", "reciprocal", "sign", "split", "sqrt", "subtract", "take_along_axis", "tanh",
     "vdot", "where", "zeros", "zeros_like",
 ]  # fmt: skip
@@ -40,6 +40,7 @@ class ndarray:  # noqa: N801
     dtype = property(lambda self: self._array.dtype)
     ndim = property(lambda self: self._array.ndim)
     size = property(lambda self: self._array.size)
+    strides = property(lambda self: self._array.strides)
     T = property(lambda self: _wrap(self._array.T))
     device = property(lambda self: types.SimpleNamespace(id=0))
 
@@ -135,6 +136,8 @@ def installed(monkeypatch: Any) -> Iterator[types.ModuleType]:
     cupy = types.ModuleType("cupy")
     for name in FUNCTIONS:
         setattr(cupy, name, _strict(getattr(np, name)))
+    tricks = types.SimpleNamespace(as_strided=_strict(np.lib.stride_tricks.as_strided))
+    cupy.lib = types.SimpleNamespace(stride_tricks=tricks)
     cupy.ndarray = ndarray
     cupy.array = lambda x: ndarray(np.array(x._array if isinstance(x, ndarray) else x))
     cupy.add = types.SimpleNamespace(at=_strict(np.add.at))
