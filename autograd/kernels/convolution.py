@@ -24,7 +24,7 @@ from ..backend import Array, array_module
 from .depthwise import depthwise, depthwise_grad_input, depthwise_grad_weight
 from .product import product
 from .sums import as_rows
-from .windows import Geometry, Pair, inside, windows, zeros_around
+from .windows import Geometry, Pair, inside, padded_zeros, windows
 
 CPU_STRIP = 1 << 20  # bytes: the level 2 cache of a core
 GPU_STRIP = 1 << 26
@@ -44,7 +44,7 @@ def _patches(x: Array, outputs: int, geometry: Geometry) -> Iterator[tuple[tuple
     samples, rows = _strip_size(x, outputs, geometry)
     all_rows, columns = geometry.output_size(*x.shape[1:3])
     memory = array_module(x).empty((samples, rows, columns, *geometry.kernel, x.shape[-1]), x.dtype)
-    padded = zeros_around(x[:samples], geometry.padding)
+    padded = padded_zeros(x, samples, geometry.padding)
     for first in range(0, len(x), samples):
         part = x[first : first + samples]
         if any(geometry.padding):
@@ -94,7 +94,7 @@ def _col2im(g: Array, x_shape: tuple[int, ...], matrix: Array, geometry: Geometr
     xp = array_module(g)
     dx = xp.zeros(x_shape, g.dtype)
     samples, rows = _strip_size(dx, len(matrix), geometry)
-    padded = zeros_around(dx[:samples], geometry.padding, _wide(g))
+    padded = padded_zeros(dx, samples, geometry.padding, _wide(g))
     memory = xp.empty((samples * rows * g.shape[2], matrix.shape[1]), g.dtype)
     for first in range(0, len(g), samples):
         part = g[first : first + samples]
