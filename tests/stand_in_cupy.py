@@ -43,6 +43,7 @@ class ndarray:  # noqa: N801
     dtype = property(lambda self: self._array.dtype)
     ndim = property(lambda self: self._array.ndim)
     size = property(lambda self: self._array.size)
+    strides = property(lambda self: self._array.strides)
     T = property(lambda self: _wrap(self._array.T))
     device = property(lambda self: types.SimpleNamespace(id=0))
 
@@ -141,6 +142,8 @@ def installed(monkeypatch: Any) -> Iterator[types.ModuleType]:
     cupy = types.ModuleType("cupy")
     for name in FUNCTIONS:
         setattr(cupy, name, _strict(getattr(np, name)))
+    tricks = types.SimpleNamespace(as_strided=_strict(np.lib.stride_tricks.as_strided))
+    cupy.lib = types.SimpleNamespace(stride_tricks=tricks)
     cupy.ndarray = ndarray
     cupy.array = lambda x: ndarray(np.array(x._array if isinstance(x, ndarray) else x))
     cupy.add = types.SimpleNamespace(at=_strict(np.add.at))

@@ -7,16 +7,13 @@ and its gradient, which also flows through mean and variance, unless these are c
     dx = weight * rstd * (g - mean(g) - x_hat * mean(g * x_hat)),    dweight = sum(g * x_hat),    dbias = sum(g)
     dx = weight * rstd * g                                           for constants
 
-There may be a million rows. Mean and variance are therefore computed for parts of them, whose rows are few enough to be
-added up accurately and to stay in the cache, and put together (Chan, Golub and LeVeque, 1979):
-
-    mean = sum(n_part * mean_part) / n,    n variance = sum(n_part * variance_part + n_part * (mean_part - mean)^2)
-
-Statistics of float16 are computed in float32.
+There may be a million rows, so both bodies go over parts of them. The sum over a part is accurate, and on the CPU a part
+stays in the cache. Statistics of float16 are computed in float32.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,41 +21,69 @@ import numpy as np
 
 from ..backend import Array, array_module
 from .launch import THREADS, compiled, elementwise, launch_rows, on_gpu
-from .sums import BLAS_LIMIT, as_rows, sum_over_rows, total, widened
+from .sums import sum_over_rows, total, widened
 
-PART = 1 << 17  # bytes: several arrays of a part's size are in a core's level 2 cache at a time
+PART = 1 << 18  # bytes of one array: several of them fit into the level 2 cache of a core
+LONG = 1 << 14  # values: NumPy broadcasts along rows of this length twice as fast as along a few channels
+NEAR = 4  # up to this mean^2 / variance, rounding errors are harmless without subtracting the mean first
 MOST_PARTS, LEAST_ROWS = 512, 64  # on a GPU
-
-
-def _parts(rows: Array) -> Iterator[slice]:
-    count = min(BLAS_LIMIT, max(1, PART // max(1, rows.shape[1] * rows.dtype.itemsize)))
-    return (slice(first, first + count) for first in range(0, len(rows), count))
 
 
 def _wide(x: Array) -> Any:
     return np.promote_types(x.dtype, np.float32)
 
 
+def _joined(x: Array) -> int:
+    """The number of rows that are joined to a long one."""
+    channels = x.shape[-1]
+    return math.gcd(x.size // channels, 1 << max(0, (LONG // channels).bit_length() - 1))
+
+
+def _parts(joined: int, *arrays: Array) -> Iterator[list[Array]]:
+    """The same part of all arrays, in long rows."""
+    x = arrays[0]
+    length = joined * x.shape[-1]
+    long = [a.reshape(x.size // length, length) for a in arrays]
+    count = max(1, PART // (length * x.dtype.itemsize))
+    return ([rows[first : first + count] for rows in long] for first in range(0, len(long[0]), count))
+
+
+def _repeated(joined: int, *channels: Array) -> list[Array]:
+    """What there is for each channel, to match long rows."""
+    return [array_module(c).broadcast_to(c, (joined, c.size)).reshape(joined * c.size) for c in channels]
+
+
+def _near(mean: Array, variance: Array) -> bool:
+    """True if no channel is far from zero. On a GPU, where subtracting costs nothing, this would synchronise."""
+    return isinstance(mean, np.ndarray) and not (mean * mean > NEAR * variance).any()
+
+
 # Mean and variance of each channel
 
 
 def _moments_numpy(x: Array) -> tuple[Array, Array]:
-    rows = as_rows(x)
-    parts = list(_parts(rows))
-    counts, means, squares = array_module(x).empty((3, len(parts), rows.shape[1]), np.float64)
-    for i, part in enumerate(parts):
-        values = widened(rows[part])
-        mean = sum_over_rows(values) / len(values)
-        values = values - mean
-        values *= values
-        counts[i], means[i], squares[i] = len(values), mean, sum_over_rows(values)
-    mean = total(counts * means, 0) / len(rows)
-    variance = total(squares + counts * (means - mean) ** 2, 0) / len(rows)
-    return mean.astype(_wide(x)), variance.astype(_wide(x))
+    mean, square = _means_of_powers(x, None)
+    if _near(mean, square - mean * mean):
+        return mean.astype(_wide(x)), (square - mean * mean).astype(_wide(x))
+    origin = mean.astype(_wide(x))
+    mean, square = _means_of_powers(x, origin)
+    return (origin + mean).astype(_wide(x)), (square - mean * mean).astype(_wide(x))
+
+
+def _means_of_powers(x: Array, origin: Array | None) -> Array:
+    """The means of x - origin and of its square, in float64."""
+    joined, channels = _joined(x), x.shape[-1]
+    sums = array_module(x).zeros((2, channels), np.float64)
+    (shift,) = (None,) if origin is None else _repeated(joined, origin)
+    for (values,) in _parts(joined, x):
+        values = widened(values) if origin is None else values - shift
+        sums[0] += sum_over_rows(values.reshape(-1, channels))
+        sums[1] += sum_over_rows((values * values).reshape(-1, channels))
+    return sums / (x.size // channels)
 
 
 # A block for each part of the rows and 32 channels, one for each lane. Its warps take turns at the rows.
-_PARTS = """
+_OVER_WARPS = """
 __device__ wide_t over_warps(wide_t value) {
     __shared__ wide_t of_warp[32][32];
     __syncthreads();
@@ -69,7 +94,7 @@ __device__ wide_t over_warps(wide_t value) {
     return value;
 }
 """
-_MOMENTS = f"""{_PARTS}
+_MOMENTS = f"""{_OVER_WARPS}
 extern "C" __global__ void batch_moments(
     const T* x, wide_t* means, wide_t* squares, long long rows, long long size, int channels
 ) {{
@@ -90,7 +115,8 @@ extern "C" __global__ void batch_moments(
     }}
 }}
 """
-# A block for each channel, with n parts.
+# A block for each channel, with n parts (Chan, Golub and LeVeque, 1979):
+#   mean = sum(n_part mean_part) / n,    n variance = sum(n_part variance_part + n_part (mean_part - mean)^2)
 _MERGE = """
 extern "C" __global__ void merge_moments(
     const wide_t* means, const wide_t* squares, wide_t* mean, wide_t* variance, long long rows, long long size, int n
@@ -140,14 +166,14 @@ def _launch_parts(source: str, name: str, *arrays: Array) -> tuple[Array, int, i
 
 
 def _batch_norm_numpy(x: Array, mean: Array, rstd: Array, weight: Array, bias: Array) -> Array:
-    y = array_module(x).empty(x.shape, x.dtype)
-    rows, results, scale = as_rows(x), as_rows(y), rstd * weight
-    for part in _parts(rows):
-        values = rows[part] - mean
-        values *= scale
-        values += bias
-        results[part] = values
-    return y
+    xp, joined, near = array_module(x), _joined(x), _near(mean, rstd**-2)
+    y = xp.empty(x.shape, _wide(x))
+    scale = rstd * weight
+    mean, scale, shift = _repeated(joined, mean, scale, bias - mean * scale if near else bias)
+    for values, out in _parts(joined, x, y):
+        xp.multiply(values if near else values - mean, scale, out=out)
+        out += shift
+    return y.astype(x.dtype, copy=False)
 
 
 _CUDA = """
@@ -164,22 +190,25 @@ def batch_norm(x: Array, mean: Array, rstd: Array, weight: Array, bias: Array) -
     return kernel(x, mean, rstd, weight, bias, np.int64(x.shape[-1]))
 
 
-# Gradients
+# sum(g) and sum(g * x_hat)
 
 
-def _grad_sums_numpy(g: Array, x: Array, mean: Array, rstd: Array) -> tuple[Array, Array]:
-    """sum(g) and sum(g * x_hat)."""
-    upstream, rows = as_rows(g), as_rows(x)
-    parts = list(_parts(rows))
-    sums, dots = array_module(x).empty((2, len(parts), rows.shape[1]), np.float64)
-    for i, part in enumerate(parts):
-        values, centred = widened(upstream[part]), rows[part] - mean
-        centred *= values
-        sums[i], dots[i] = sum_over_rows(values), sum_over_rows(centred)
-    return total(sums, 0).astype(rstd.dtype), (total(dots, 0) * rstd).astype(rstd.dtype)
+def _gradient_sums_numpy(g: Array, x: Array, mean: Array, rstd: Array) -> Array:
+    joined, channels, near = _joined(x), x.shape[-1], _near(mean, rstd**-2)
+    sums = array_module(x).zeros((2, channels), np.float64)
+    (shift,) = _repeated(joined, mean)
+    for upstream, values in _parts(joined, g, x):
+        upstream = widened(upstream)
+        products = upstream * (values if near else values - shift)
+        sums[0] += sum_over_rows(upstream.reshape(-1, channels))
+        sums[1] += sum_over_rows(products.reshape(-1, channels))
+    if near:
+        sums[1] -= mean * sums[0]
+    sums[1] *= rstd
+    return sums.astype(_wide(x))
 
 
-_GRAD_SUMS = f"""{_PARTS}
+_GRADIENT_SUMS = f"""{_OVER_WARPS}
 extern "C" __global__ void batch_norm_sums(
     const T* g, const T* x, const wide_t* mean, const wide_t* rstd, wide_t* sums, wide_t* dots, long long rows,
     long long size, int channels
@@ -202,40 +231,40 @@ extern "C" __global__ void batch_norm_sums(
 """
 
 
-def grad_sums(g: Array, x: Array, mean: Array, rstd: Array) -> tuple[Array, Array]:
+def _gradient_sums(g: Array, x: Array, mean: Array, rstd: Array) -> Array:
     if not on_gpu(g):
-        return _grad_sums_numpy(g, x, mean, rstd)
-    results, _, _ = _launch_parts(_GRAD_SUMS, "batch_norm_sums", g, x, mean, rstd)
-    sums, dots = total(results, -1)
-    return sums, dots
+        return _gradient_sums_numpy(g, x, mean, rstd)
+    results, _, _ = _launch_parts(_GRADIENT_SUMS, "batch_norm_sums", g, x, mean, rstd)
+    return total(results, -1)
 
 
-def _grad_input_numpy(g: Array, x: Array, mean: Array, scale: Array, shift: Array, slope: Array) -> Array:
-    """scale * g - shift - slope * (x - mean)"""
-    dx = array_module(x).empty(x.shape, x.dtype)
-    upstream, rows, results = as_rows(g), as_rows(x), as_rows(dx)
-    for part in _parts(rows):
-        through = rows[part] - mean
-        through *= slope
+# dx = scale * g - slope * (x - mean) - shift, one value of each for a channel
+
+
+def _grad_input_numpy(g: Array, x: Array, mean: Array, scale: Array, slope: Array, shift: Array, near: bool) -> Array:
+    xp, joined = array_module(x), _joined(x)
+    dx = xp.empty(x.shape, _wide(x))
+    mean, scale, slope, shift = _repeated(joined, mean, scale, slope, shift - slope * mean if near else shift)
+    for upstream, values, out in _parts(joined, g, x, dx):
+        through = (values if near else values - mean) * slope
         through += shift
-        values = upstream[part] * scale
-        values -= through
-        results[part] = values
-    return dx
+        xp.multiply(upstream, scale, out=out)
+        out -= through
+    return dx.astype(x.dtype, copy=False)
 
 
 _CUDA_INPUT = """
     const long long c = i % channels;
-    dx = scale[c] * wide_t(g) - shift[c] - slope[c] * (wide_t(x) - mean[c]);
+    dx = scale[c] * wide_t(g) - slope[c] * (wide_t(x) - mean[c]) - shift[c];
 """
 
 
-def _grad_input(g: Array, x: Array, mean: Array, scale: Array, shift: Array, slope: Array) -> Array:
+def _grad_input(g: Array, x: Array, mean: Array, rstd: Array, scale: Array, slope: Array, shift: Array) -> Array:
     if not on_gpu(g):
-        return _grad_input_numpy(g, x, mean, scale, shift, slope)
-    arguments = "T g, T x, raw W mean, raw W scale, raw W shift, raw W slope, int64 channels"
+        return _grad_input_numpy(g, x, mean, scale, slope, shift, _near(mean, rstd**-2))
+    arguments = "T g, T x, raw W mean, raw W scale, raw W slope, raw W shift, int64 channels"
     kernel = elementwise(arguments, "T dx", _CUDA_INPUT, "batch_norm_input", x.dtype.name)
-    return kernel(g, x, mean, scale, shift, slope, np.int64(x.shape[-1]))
+    return kernel(g, x, mean, scale, slope, shift, np.int64(x.shape[-1]))
 
 
 def batch_norm_grad(
@@ -245,11 +274,11 @@ def batch_norm_grad(
     dx = dweight = dbias = None
     scale = rstd * weight
     if not constant or any(needs[1:]):
-        sums, dots = grad_sums(g, x, mean, rstd)
+        sums, dots = _gradient_sums(g, x, mean, rstd)
         dweight, dbias = (a.astype(weight.dtype, copy=False) for a in (dots, sums))
     if needs[0] and constant:
         dx = (g * scale).astype(x.dtype, copy=False)
     elif needs[0]:
         n = x.size // x.shape[-1]
-        dx = _grad_input(g, x, mean, scale, scale * sums / n, scale * rstd * dots / n)
+        dx = _grad_input(g, x, mean, rstd, scale, scale * rstd * dots / n, scale * sums / n)
     return dx, dweight, dbias

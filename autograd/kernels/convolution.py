@@ -24,9 +24,9 @@ from ..backend import Array, array_module
 from .depthwise import depthwise, depthwise_grad_input, depthwise_grad_weight
 from .product import product
 from .sums import as_rows
-from .windows import Geometry, Pair, inside, windows, zeros_around
+from .windows import Geometry, Pair, inside, padded_zeros, windows
 
-CPU_STRIP = 1 << 19  # bytes: half of a core's level 2 cache
+CPU_STRIP = 1 << 20  # bytes: the level 2 cache of a core
 GPU_STRIP = 1 << 26
 
 
@@ -44,7 +44,7 @@ def _patches(x: Array, outputs: int, geometry: Geometry) -> Iterator[tuple[tuple
     samples, rows = _strip_size(x, outputs, geometry)
     all_rows, columns = geometry.output_size(*x.shape[1:3])
     memory = array_module(x).empty((samples, rows, columns, *geometry.kernel, x.shape[-1]), x.dtype)
-    padded = zeros_around(x[:samples], geometry.padding)
+    padded = padded_zeros(x, samples, geometry.padding)
     for first in range(0, len(x), samples):
         part = x[first : first + samples]
         if any(geometry.padding):
@@ -63,15 +63,15 @@ def _dense(x: Array, weight: Array, bias: Array | None, geometry: Geometry) -> A
     y = array_module(x).empty((len(x), *geometry.output_size(*x.shape[1:3]), len(weight)), x.dtype)
     matrix = _as_matrix(weight)
     for index, patches in _patches(x, len(weight), geometry):
-        out = product(patches, matrix, out=as_rows(y[index]))
+        out = product(patches, matrix.T, out=as_rows(y[index]))
         if bias is not None:
             out += bias
     return y
 
 
 def _as_matrix(weight: Array) -> Array:
-    """(O, C, kh, kw) as (kh kw C, O): W^T."""
-    return weight.transpose(2, 3, 1, 0).reshape(math.prod(weight.shape[1:]), len(weight))
+    """(O, C, kh, kw) as W (O, kh kw C)."""
+    return weight.transpose(0, 2, 3, 1).reshape(len(weight), math.prod(weight.shape[1:]))
 
 
 def _dense_grad_weight(g: Array, x: Array, geometry: Geometry) -> Array:
@@ -87,20 +87,23 @@ def _dense_grad_input(g: Array, x_shape: tuple[int, ...], weight: Array, geometr
     if geometry.stride == (1, 1) and min(padding) >= 0:
         rotated = weight.swapaxes(0, 1)[:, :, ::-1, ::-1]
         return _dense(g, rotated, None, geometry._replace(padding=padding))
-    return _col2im(g, x_shape, _as_matrix(weight).T, geometry)
+    return _col2im(g, x_shape, _as_matrix(weight), geometry)
 
 
 def _col2im(g: Array, x_shape: tuple[int, ...], matrix: Array, geometry: Geometry) -> Array:
-    dx = array_module(g).empty(x_shape, g.dtype)
+    xp = array_module(g)
+    dx = xp.zeros(x_shape, g.dtype)
     samples, rows = _strip_size(dx, len(matrix), geometry)
-    padded = zeros_around(dx[:samples], geometry.padding, _wide(g))
+    padded = padded_zeros(dx, samples, geometry.padding, _wide(g))
+    memory = xp.empty((samples * rows * g.shape[2], matrix.shape[1]), g.dtype)
     for first in range(0, len(g), samples):
         part = g[first : first + samples]
         into = padded[: len(part)]
         into[...] = 0
         for row in range(0, g.shape[1], rows):
             strip = part[:, row : row + rows]
-            patches = product(as_rows(strip), matrix).reshape(*strip.shape[:3], *geometry.kernel, -1)
+            patches = product(as_rows(strip), matrix, out=memory[: math.prod(strip.shape[:3])])
+            patches = patches.reshape(*strip.shape[:3], *geometry.kernel, x_shape[-1])
             _add_windows(into[:, row * geometry.stride[0] :], patches, geometry)
         dx[first : first + samples] = inside(into, geometry.padding)
     return dx

@@ -18,7 +18,7 @@ import numpy as np
 from ..backend import Array, array_module
 from .launch import THREADS, compiled, elementwise, on_gpu
 from .sums import total, widened
-from .windows import Geometry, inside, windows, zeros_around
+from .windows import Geometry, inside, padded_zeros, windows
 
 MOST_PARTS = 256  # partial sums of a gradient for a weight, enough to keep a GPU busy
 
@@ -34,7 +34,7 @@ def _taps(weight: Array) -> Array:
 def _depthwise_numpy(x: Array, taps: Array, bias: Array | None, geometry: Geometry) -> Array:
     xp, taps = array_module(x), widened(taps)
     y = xp.empty((len(x), *geometry.output_size(*x.shape[1:3]), x.shape[-1]), x.dtype)
-    padded = zeros_around(x[:1], geometry.padding, taps.dtype)
+    padded = padded_zeros(x, 1, geometry.padding, taps.dtype)
     (views,) = windows(padded, geometry.kernel, geometry.stride)
     for sample, out in zip(x, y, strict=True):
         inside(padded, geometry.padding)[...] = sample
@@ -93,7 +93,7 @@ def _grad_input_numpy(g: Array, x_shape: tuple[int, ...], taps: Array, geometry:
         return _depthwise_numpy(g, taps[::-1, ::-1], None, geometry._replace(padding=padding))
     dx = array_module(g).empty(x_shape, g.dtype)
     g, taps = widened(g), widened(taps)
-    padded = zeros_around(dx, geometry.padding, taps.dtype)
+    padded = padded_zeros(dx, len(dx), geometry.padding, taps.dtype)
     (height, width), (down, right) = geometry.kernel, geometry.stride
     rows, columns = g.shape[1:3]
     for m in range(height):
@@ -137,7 +137,7 @@ def _grad_weight_numpy(g: Array, x: Array, geometry: Geometry) -> Array:
     """(kh, kw, C), as a sum of those of all samples."""
     xp, wide = array_module(x), np.promote_types(x.dtype, np.float32)
     each = xp.empty((len(x), *geometry.kernel, x.shape[-1]), wide)
-    padded = zeros_around(x[:1], geometry.padding, wide)
+    padded = padded_zeros(x, 1, geometry.padding, wide)
     (views,) = windows(padded, geometry.kernel, geometry.stride)
     for sample, upstream, out in zip(x, g, each, strict=True):
         inside(padded, geometry.padding)[...] = sample

@@ -41,10 +41,10 @@ def windows(x: Array, kernel: Pair, stride: Pair) -> Array:
     )
 
 
-def zeros_around(x: Array, padding: Pair, dtype: object = None) -> Array:
-    """Zeros, with room for x and its padding."""
-    batch, height, width, channels = x.shape
-    shape = batch, height + 2 * padding[0], width + 2 * padding[1], channels
+def padded_zeros(x: Array, samples: int, padding: Pair, dtype: object = None) -> Array:
+    """Zeros, with room for some samples of x and their padding."""
+    _, height, width, channels = x.shape
+    shape = samples, height + 2 * padding[0], width + 2 * padding[1], channels
     return array_module(x).zeros(shape, dtype or x.dtype)
 
 

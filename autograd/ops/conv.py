@@ -49,9 +49,7 @@ class Conv2d(Function):
         return dx, dweight, dbias
 
     @staticmethod
-    def reference(
-        x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, groups: int
-    ) -> Tensor:
+    def reference(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, groups: int) -> Tensor:
         """For each part of the channels and position (m, n) in the kernel: shift, take every s-th pixel, multiply."""
         outputs, channels, height, width = weight.shape
         rows, columns = Geometry((height, width), stride, padding).output_size(*x.shape[1:3])

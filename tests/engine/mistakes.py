@@ -243,6 +243,13 @@ ARGUMENTS = {  # operations that have them, and the mistake
     ),
     "two-dimensional integer index": ({"getitem"}, when(index_of("iu"))),
     "two-dimensional mask": ({"getitem"}, when(index_of("b"))),
+    "stride above 1": ({"conv2d"}, when(lambda call: max(call.argument("stride")) > 1)),
+    "padding": ({"conv2d"}, when(lambda call: max(call.argument("padding")) > 0)),
+    "kernel that is not square": ({"conv2d"}, when(lambda call: len({*call.argument("weight").shape[2:]}) > 1)),
+    "groups": ({"conv2d"}, when(lambda call: 1 < call.argument("groups") < call.args[0].shape[-1])),
+    "depthwise": ({"conv2d"}, when(lambda call: call.argument("groups") == call.args[0].shape[-1])),
+    "statistics of the batch": ({"batch_norm"}, when(lambda call: call.argument("mean") is None)),
+    "given statistics": ({"batch_norm"}, when(lambda call: call.argument("mean") is not None)),
     "ties": ({"max", "min", "maximum", "minimum"}, when(has_ties)),
 }
 

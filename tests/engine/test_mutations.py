@@ -30,9 +30,10 @@ ALWAYS = (mistakes.overwrites_saved, mistakes.overwrites_upstream)
 SAVE_NO_VALUES = {"add", "astype", "broadcast_to", "concat", "cumsum", "flip", "mean"}
 SAVE_NO_VALUES |= {"negative", "pad", "reshape", "subtract", "sum", "transpose", "tril"}
 SAVE_A_CHOICE = {"clip", "dropout", "getitem", "max", "min", "take_along_axis", "where"}
-CONSTANT = SAVE_NO_VALUES | {"dropout", "kl_div", "where"}
+CONSTANT = SAVE_NO_VALUES - {"transpose"} | {"dropout", "kl_div", "where"}  # conv2d transposes twice
 SEVERAL_INPUTS = {"add", "subtract", "multiply", "divide", "pow", "maximum", "minimum", "where", "concat", "matmul"}
 SEVERAL_INPUTS |= {"einsum", "linear", "layer_norm", "linear_residual", "attention", "talking_heads_attention"}
+SEVERAL_INPUTS |= {"conv2d", "batch_norm"}
 IMPOSSIBLE = {
     "last entry lost": {"dropout"},  # the last entry is dropped anyway
     "gradients swapped": ALL - SEVERAL_INPUTS,

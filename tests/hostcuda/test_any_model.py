@@ -3,16 +3,17 @@
 import numpy as np
 import pytest
 
+from minicait import nn
 from minicait.train import Recipe, Trainer, evaluate, predict
 from minicait.train.checkpoint import load_checkpoint, save_checkpoint
 from tests import hostcuda
-from tests.train.coupled import BatchNorm, Centred, Net
+from tests.train.coupled import Centred, Net
 from tests.train.helpers import assert_same, some_batches
 from tests.train.test_any_model import Means, Perceptron
 
 pytestmark = pytest.mark.hostcuda
 RECIPE = Recipe(lr=3e-3, clip_norm=1.0, ema_decay=0.9)
-MODELS = pytest.mark.parametrize("make", [Means, Perceptron, lambda seed=0: Net(BatchNorm(12), seed=seed)],
+MODELS = pytest.mark.parametrize("make", [Means, Perceptron, lambda seed=0: Net(nn.BatchNorm(12), seed=seed)],
                                  ids=["module", "model", "batch norm"])  # fmt: skip
 
 
@@ -57,7 +58,7 @@ def test_coupled_samples_there():
     """A batch that stays whole may couple its samples; one that is cut may not."""
     images, labels = some_batches()[0]
     assert np.isfinite(Trainer(Net(Centred()), RECIPE, "cuda").step(images, labels))
-    for part in (BatchNorm(12), Centred()):
+    for part in (nn.BatchNorm(12), Centred()):
         named = rf"{type(part).__name__} \(stages\.1\) couples the samples of a batch"
         with pytest.raises(ValueError, match=named):
             Trainer(Net(part), RECIPE, "cuda", micro_batch=4).step(images, labels)

@@ -2,37 +2,12 @@
 
 import numpy as np
 
-from autograd import no_grad, ops
+from autograd import ops
 from autograd.random import Stream
 from minicait import nn
 
 
-class BatchNorm(nn.Module):
-    """Every channel (the last axis) to mean 0 and variance 1 over the batch; running statistics for evaluation."""
-
-    couples_samples = True
-
-    def __init__(self, dim):
-        self.weight = nn.Parameter(np.ones(dim, np.float32))
-        self.bias = nn.Parameter(np.zeros(dim, np.float32))
-        self.running_mean = nn.Buffer(np.zeros(dim, np.float32))
-        self.running_var = nn.Buffer(np.ones(dim, np.float32))
-        self.batches = nn.Buffer(np.zeros((), np.int64))
-
-    def forward(self, x):
-        mean, var = self.running_mean, self.running_var
-        if self.training:
-            axes = tuple(range(x.ndim - 1))
-            mean = x.mean(axes)
-            var = ((x - mean) * (x - mean)).mean(axes)
-            with no_grad():
-                for running, value in ((self.running_mean, mean), (self.running_var, var)):
-                    running.data[...] = 0.9 * running.data + 0.1 * value.data
-                self.batches.data[...] += 1
-        return (x - mean) / ops.sqrt(var + 1e-5) * self.weight + self.bias
-
-
-class Undeclared(BatchNorm):
+class Undeclared(nn.BatchNorm):
     couples_samples = False
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from autograd import ops
 from autograd.backend import device_of
+from minicait import nn
 from minicait.optim import EMA
 from minicait.train import NotFiniteError, Recipe, Trainer, evaluate, predict, value_and_grad
 from minicait.train.checkpoint import load_checkpoint, save_checkpoint
@@ -15,14 +16,14 @@ from minicait.train.gradients import Gradients
 from minicait.train.objectives import CrossEntropy
 from minicait.train.workers import can_fork
 from tests import stand_in_cupy
-from tests.train.coupled import BatchNorm, Net
+from tests.train.coupled import Net
 from tests.train.helpers import assert_same, loaders, some_batches, state
 
 RECIPE = Recipe(epochs=2, batch_size=8, lr=1e-3, ema_decay=0.9, clip_norm=1.0, accumulate=2)
 
 
 def normed(seed=0):
-    return Net(BatchNorm(12), seed=seed)
+    return Net(nn.BatchNorm(12), seed=seed)
 
 
 def buffers(model):
@@ -43,7 +44,7 @@ def test_a_step_is_that_of_the_whole_batch_on_any_number_of_threads():
         for name, p in plain.named_parameters():
             np.testing.assert_allclose(gradients[name], p.grad.numpy(), rtol=1e-5, atol=1e-7)
         np.testing.assert_array_equal(model.stages[1].running_mean.numpy(), running)
-        assert model.stages[1].batches.item() == 1  # once, and not once for every micro-batch
+        assert model.stages[1].num_batches_tracked.item() == 1  # once, and not once for every micro-batch
 
 
 def test_the_same_bits_on_threads_and_processes():
@@ -55,7 +56,7 @@ def test_the_same_bits_on_threads_and_processes():
     for epochs, arrays in results[1:]:
         assert epochs == results[0][0]
         assert_same(arrays, results[0][1])
-    assert results[0][1]["model/stages.1.batches"] == 10
+    assert results[0][1]["model/stages.1.num_batches_tracked"] == 10
 
 
 def test_a_smaller_micro_batch_is_refused_by_name():
@@ -88,7 +89,7 @@ def test_buffers_are_state():
         trainer.step(*batch)
     model, other = trainer.model, normed(seed=1)
     assert [name for name, _ in model.named_buffers()] == [
-        f"stages.1.{n}" for n in ("running_mean", "running_var", "batches")
+        f"stages.1.{n}" for n in ("running_mean", "running_var", "num_batches_tracked")
     ]
     assert not [name for name, _ in model.named_parameters() if "running" in name]
     other.load_state_dict(model.state_dict())
@@ -97,7 +98,7 @@ def test_buffers_are_state():
     with pytest.raises(ValueError, match=r"missing: stages\.1\.running_mean"):
         other.load_state_dict({name: p.numpy() for name, p in model.named_parameters()})
     wide = copy.deepcopy(model).astype("float64")
-    assert wide.stages[1].running_var.dtype == np.float64 and wide.stages[1].batches.dtype == np.int64
+    assert wide.stages[1].running_var.dtype == np.float64 and wide.stages[1].num_batches_tracked.dtype == np.int64
 
 
 def test_buffers_move_with_the_model(monkeypatch):
