@@ -13,6 +13,7 @@ import numpy as np
 from ..data.imagenet import imagenet_classes
 from ..models import FAMILIES, Config, Family, Model, check_fits, family_named, find_published, published_models
 from ..models.model import MAX_SIDE
+from ..models.recognise import first_block
 from .download import DownloadError, cache_directory, download
 from .weights import FORMATS, Info, WeightFile, load_weights, open_weights
 
@@ -59,8 +60,11 @@ def open_pretrained(weights: str | Path) -> tuple[WeightFile, Info]:
 def recognised(file: WeightFile) -> Info:
     """Derive the model of a file without metadata from the names and shapes of its tensors."""
     for family in FAMILIES:
+        own = next(iter(family.presets.values())).changed(depth=1)
         try:
             shapes = file.renamed(family.model.official).shapes
+            if first_block(shapes) != first_block(family.model.shapes_of(own)):
+                continue
             config = family.model.config_of(shapes)
         except (KeyError, IndexError, ValueError, ZeroDivisionError):
             continue

@@ -50,10 +50,10 @@ def find_model(name: str) -> tuple[Family, Config]:
 
 def find_published(name: str) -> tuple[Family, Config, Published]:
     """Family, configuration and addresses of published weights, by their name."""
-    family, config = find_model(name.partition(".")[0])
-    if name not in family.published:
-        raise ValueError(f"there are no published weights for {name}: {_hint(name, published_models())}")
-    return family, config, family.published[name]
+    for family in FAMILIES:
+        if name in family.published:
+            return family, family.presets[name.partition(".")[0]], family.published[name]
+    raise ValueError(f"there are no published weights {name}: {_hint(name, published_models())}")
 
 
 def _hint(name: str, names: list[str]) -> str:

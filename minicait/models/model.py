@@ -226,10 +226,7 @@ class Model(Module):
 
     @classmethod
     def config_of(cls, shapes: Mapping[str, tuple[int, ...]]) -> Config:
-        """Configuration of a model with tensors of these shapes, for files that do not say; KeyError if it is none.
-
-        Names and shapes are official ones. No two families take the same file.
-        """
+        """Configuration of a model with tensors of these shapes, for files that do not say; KeyError if it is none."""
         raise KeyError(f"{cls.__name__} cannot tell its configuration from shapes")
 
     def adapted(self, tensors: Mapping[str, LazyTensor], stored: Config | None) -> dict[str, LazyTensor]:

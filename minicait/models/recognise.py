@@ -13,6 +13,11 @@ def blocks_in(shapes: Mapping[str, tuple[int, ...]], stage: str = "blocks") -> i
     return len({name.split(".")[1] for name in shapes if name.startswith(f"{stage}.")})
 
 
+def first_block(shapes: Mapping[str, tuple[int, ...]]) -> set[str]:
+    """Names of the tensors of the first block, by which families differ."""
+    return {name for name in shapes if name.startswith("blocks.0.")}
+
+
 def preset_of(presets: Mapping[str, Config], **sizes: Any) -> Any:
     """The first preset of these sizes, or None. It knows what weights do not show, such as drop rates."""
     return next((p for p in presets.values() if all(getattr(p, key) == size for key, size in sizes.items())), None)

@@ -199,7 +199,7 @@ def test_weights_of_another_model_are_not_kept(mirror):
 
 
 def test_only_published_models_have_published_weights(mirror):
-    with pytest.raises(ValueError, match="there are no published weights for cait_tiny_32; there are for cait_m36_384"):
-        get_weights("cait_tiny_32")
-    with pytest.raises(ValueError, match="unknown model"):
-        get_weights("cait_nope")
+    for name, near in (("cait_tiny_32", "cait_s36_384"), ("resmlp_12_224.dst", "resmlp_12_224.dist"),
+                       ("patchconvnet_s60_384", "patchconvnet_s60_224 or patchconvnet_s60_384.in21k")):  # fmt: skip
+        with pytest.raises(ValueError, match=f"there are no published weights {name}: did you mean {near}"):
+            get_weights(name)
