@@ -47,8 +47,8 @@ def _models(args: argparse.Namespace) -> int:
               f"{weights}".rstrip())  # fmt: skip
     print("\nGFLOPs: multiply-adds of one forward pass, as in the papers; MB/image: activations kept for backward.")
     print("weights: published ones. * is for `minicait weights get NAME`, a tag for `minicait weights get NAME.tag`:")
-    print(".in21k pre-trained on ImageNet-21k, .dist distilled, .dino self-supervised, with a head that is to be trained,")
-    print(".finetuned from a model with one class token.")
+    print(".in21k pre-trained on ImageNet-21k, .dist distilled, .finetuned from a model with one class token, .dino")
+    print("self-supervised, with a head that is to be trained.")
     return 0
 
 

@@ -143,7 +143,8 @@ def test_a_new_family_is_there(new_family, capsys):
     lines = capsys.readouterr().out.splitlines()
     (row,) = (line for line in lines if line.startswith("patch_mlp_16"))
     assert row.split()[1:4] == ["12", "2", "4"]  # dim, depth, patch; there are no heads
-    assert len(row) == lines[0].index("  weights") == len(next(line for line in lines if line.startswith("cait_tiny_32")))
+    other = next(line for line in lines if line.startswith("cait_tiny_32"))
+    assert len(row) == len(other) == lines[0].index("  weights")
     assert main(["models", "patch_*", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["family"], row["hidden"], row["published"]) == ("patch_mlp", 20, [])
