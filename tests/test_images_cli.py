@@ -78,9 +78,24 @@ def test_evaluate(trained, photos, capsys):
     ]
     assert main(arguments) == 0
     text = capsys.readouterr().out
-    assert "top-1 100.00%" in text and "8 images of 16 pixels" in text
+    assert "top-1 100.00%" in text and "8 images of 16 pixels" in text and "classes" not in text
     assert main([*arguments, "--img-size", "24", "--crop-ratio", "0.8", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["top1"] > 0.8
+
+
+def test_evaluate_on_a_part_of_the_classes(photos, tmp_path, capsys):
+    """A model that always says green, then red."""
+    model = CaiT(num_classes=3, img_size=16, patch_size=8, dim=16, heads=2, depth=1)
+    model.head.weight.data[...], model.head.bias.data[...] = 0, [0, 2, 1]
+    minicait.save_weights(model, tmp_path / "w.safetensors", ["blue", "green", "red"])
+    arguments = ["eval", "--device", "cpu", "--weights", str(tmp_path / "w.safetensors"), "--data", str(photos)]
+    assert main(arguments) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("top-1 0.00%") and "(guesses among all 3 classes of the model); 40 images" in first
+    assert second == "top-1 50.00% (guesses among the 2 classes of the data only)"
+    assert main([*arguments, "--json"]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert (scores["top1"], scores["top1_of_data_classes"], scores["images"]) == (0, 0.5, 40)
 
 
 def test_the_classes_of_data_and_model_are_matched_by_name(tmp_path, trained, photos, capsys):

@@ -53,7 +53,7 @@ def _evaluate(args: argparse.Namespace) -> int:
     start = time.perf_counter()
     memory = evaluation_memory(model, min(args.batch_size, len(images)), args.micro_batch)
     with memory_advice(device, memory, "a smaller --img-size"):
-        scores = evaluate(model.to(device), batches, args.threads, args.micro_batch)
+        scores = evaluate(model.to(device), batches, args.threads, args.micro_batch, outputs)
     if not math.isfinite(scores.loss):
         raise ValueError(NOT_FINITE)
     count = len(images) - len(loader.bad)
@@ -63,6 +63,10 @@ def _evaluate(args: argparse.Namespace) -> int:
         return 0
     for reason in loader.bad.values():
         print(f"skipped: {printable(reason)}")
-    print(f"top-1 {scores.top1:.2%}, top-5 {scores.top5:.2%}, loss {scores.loss:.4f}; "
+    fewer = len(outputs) < model.num_classes
+    all_classes = f" (guesses among all {model.num_classes:,} classes of the model)" if fewer else ""
+    print(f"top-1 {scores.top1:.2%}, top-5 {scores.top5:.2%}, loss {scores.loss:.4f}{all_classes}; "
           f"{count:,} images of {side} pixels, {rate:.3g} images/s")  # fmt: skip
+    if fewer:
+        print(f"top-1 {scores.top1_of_data_classes:.2%} (guesses among the {len(outputs):,} classes of the data only)")
     return 0

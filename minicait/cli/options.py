@@ -14,6 +14,7 @@ from ..text import printable
 from ..train.recipe import PRODUCTS
 
 THREADS_PER_CPU = 4  # more only take memory
+PUBLISHED = "cait_xxs24_224, deit3_small_patch16_224.in21k, ..."
 DATA = "shapes, imagenette, imagenette-320, imagenette-full, or a folder with a folder for each class"
 
 
@@ -33,7 +34,7 @@ def add_command(
 
 
 def add_weights(parser: Any) -> None:
-    parser.add_argument("--weights", required=True, help="a file, or a published model such as cait_xxs24_224")
+    parser.add_argument("--weights", required=True, help=f"a file, or published weights: {PUBLISHED}")
     parser.add_argument("--img-size", type=int, help="side of the images in pixels (default: the model's)")
 
 

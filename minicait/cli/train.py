@@ -21,6 +21,7 @@ from . import options
 
 EXAMPLES = """examples:
   minicait train --data photos                      the tiny preset on your own images
+  minicait train --data photos --preset resmlp_mini another family
   minicait train --data photos --weights cait_xxs24_224 --recipe transfer       start from published weights
   minicait train --data imagenette --preset small --img-size 64 --epochs 20
   minicait train --resume runs/photos-tiny-1        resume a run that was stopped
@@ -31,12 +32,13 @@ NOT_PLANNED = {"resume", "device", "threads", "micro_batch", "skip_bad_images", 
 def add_to(commands: Any) -> None:
     parser = options.add_command(commands, "train", _train, "train a model", EXAMPLES)
     add = parser.add_argument_group("model").add_argument
-    add("--preset", default="tiny", help="tiny, small, xxs24, ...: see `minicait models` (default: %(default)s)")
+    add("--preset", default="tiny", help="tiny, small, xxs24, ... of CaiT, or with a family's name: deit_mini, "
+        "resmlp_mini, ...; see `minicait models` (default: %(default)s)")  # fmt: skip
     add("--img-size", type=int, help="side of the images in pixels (default: the preset's)")
     add("--patch-size", type=int, help="side of the patches (default: the preset's; with a small preset and --img-size "
         "an eighth of it; for shapes a quarter)")  # fmt: skip
-    add("--weights", help="initial weights: a file, or a published model such as cait_xxs24_224")
-    add("--teacher", help="distil this model: a file, or a published model")
+    add("--weights", help=f"initial weights: a file, or published ones: {options.PUBLISHED}")
+    add("--teacher", help="distil this model: a file, or published weights")
     data = parser.add_argument_group("data")
     options.add_data(data, Source.val_fraction)
     data.add_argument("--train-images", type=int, metavar="N",
@@ -135,9 +137,12 @@ def _plan(args: argparse.Namespace, seed: int) -> Plan:
 
 
 def _model_name(short: str, data: str) -> str:
-    """Complete a short name: tiny is cait_tiny_32 on shapes, cait_tiny_64 on photographs; xxs24 is cait_xxs24_224."""
+    """Complete a short name: tiny is cait_tiny_32 on shapes, cait_tiny_64 on photographs; xxs24 is cait_xxs24_224.
+
+    One without a family belongs to the first that has it.
+    """
     families = ("", *(f"{family.name}_" for family in FAMILIES))
-    sizes = ("", "_32", "_64", "_224") if data == "shapes" else ("", "_64", "_224")
+    sizes = ("", *("_32",) * (data == "shapes"), "_64", "_224", "_patch16_224")
     names = [f"{family}{short}{size}" for family in families for size in sizes]
     return next((name for name in names if name in list_models()), short)
 

@@ -16,36 +16,39 @@ from .options import add_command
 
 def add_to(commands: Any) -> None:
     models = add_command(commands, "models", _models, "list the models with their sizes and costs")
-    models.add_argument("pattern", nargs="?", default="*", help="such as 'cait_xxs*' (default: all)")
+    models.add_argument("pattern", nargs="?", default="*", help="such as 'cait_xxs*' or 'deit3*' (default: all)")
     models.add_argument("--json", action="store_true", help="print JSON instead of a table")
     weights = commands.add_parser("weights", help="look into weights files, and download published ones")
     actions = weights.add_subparsers(title="actions", required=True, metavar="ACTION")
     info = add_command(actions, "info", _weights_info, "list the contents of a file")
-    info.add_argument("file", help="a .safetensors, .npz or .pth file")
+    info.add_argument("file", help="a .safetensors, .npz, .pth or .pth.tar file")
     info.add_argument("--json", action="store_true", help="print JSON")
-    get = add_command(actions, "get", _weights_get, "download the published weights of a model into the cache")
-    get.add_argument("name", help="such as cait_xxs24_224; `minicait models` marks published models with a *")
+    get = add_command(actions, "get", _weights_get, "download published weights of a model into the cache")
+    get.add_argument("name", help="such as cait_xxs24_224 or resmlp_12_224.dist; `minicait models` lists them")
 
 
 def _models(args: argparse.Namespace) -> int:
     names = list_models(args.pattern)
     if not names:
         raise ValueError(f"no model matches {args.pattern!r}; `minicait models` lists all")
-    published, found = published_models(), {name: find_model(name) for name in names}
+    found = {name: find_model(name) for name in names}
     if args.json:
-        rows = [{"name": name, "family": family.name, "published": name in published, **config.to_json(),
+        rows = [{"name": name, "family": family.name, "published": published_models(name), **config.to_json(),
                  **config.cost()._asdict()} for name, (family, config) in found.items()]  # fmt: skip
         print(json.dumps(rows, indent=1))
         return 0
-    width = max(16, *(len(name) + 2 * (name in published) for name in names))
-    print(f"{'model':{width}s}  dim heads  depth patch  params M  GFLOPs MB/image")
+    width = max(16, *map(len, names))
+    print(f"{'model':{width}s}  dim heads  depth patch  params M  GFLOPs MB/image  weights")
     for name, (_, config) in found.items():
         c, heads = config.cost(), getattr(config, "heads", "")
-        print(f"{name + ' *' * (name in published):{width}s} {config.dim:4d} {heads:5} {config.layers:>6s} "
-              f"{config.patch_size:5d} {c.parameters / 1e6:9.1f} {c.multiply_adds / 1e9:7.1f} "
-              f"{c.activation_bytes / 1e6:8.0f}")  # fmt: skip
-    print("\n* has published weights: minicait weights get NAME")
-    print("GFLOPs: multiply-adds of one forward pass, as in the paper; MB/image: activations kept for backward.")
+        weights = " ".join(published.removeprefix(name) or "*" for published in published_models(name))
+        print(f"{name:{width}s} {config.dim:4d} {heads:5} {config.layers:>6s} {config.patch_size:5d} "
+              f"{c.parameters / 1e6:9.1f} {c.multiply_adds / 1e9:7.1f} {c.activation_bytes / 1e6:8.0f}  "
+              f"{weights}".rstrip())  # fmt: skip
+    print("\nGFLOPs: multiply-adds of one forward pass, as in the papers; MB/image: activations kept for backward.")
+    print("weights: published ones. * is for `minicait weights get NAME`, a tag for `minicait weights get NAME.tag`:")
+    print(".in21k pre-trained on ImageNet-21k, .dist distilled, .finetuned from a model with one class token, .dino")
+    print("self-supervised, with a head that is to be trained.")
     return 0
 
 
@@ -83,5 +86,5 @@ def _preset(file: WeightFile) -> str | None:
 def _weights_get(args: argparse.Namespace) -> int:
     path = get_weights(args.name)
     print(printable(path))
-    print(f"use: model = minicait.create_model({args.name!r}); minicait.load_weights(model, {str(path)!r})")
+    print(f"use: model, info = minicait.load_model({args.name!r})")
     return 0

@@ -31,7 +31,7 @@ except ImportError:  # Windows
 
 CHUNK = 1 << 18
 TRIES = 3  # as long as each makes progress
-MAX_SIZE = 4 << 30  # bytes, where no size is known; the largest published weights have 1.4 GB
+MAX_SIZE = 4 << 30  # bytes, where no size is known; the largest published weights have 2.5 GB
 MAX_WORDS = 120  # characters that are repeated of what a server says
 MAX_WAIT = 24 * 3600  # seconds for another process that downloads to the same folder
 SILENT_WAIT = 1  # seconds of them before the user is told

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 TIMEOUT = 30  # seconds without any data
 WINDOW = 60  # seconds, in each of which
-LEAST = 60_000  # bytes of the file must arrive: a kilobyte per second; then 1.4 GB take two weeks
+LEAST = 60_000  # bytes of the file must arrive: a kilobyte per second; then 2.5 GB take four weeks
 
 
 class Watchdog:

@@ -6,17 +6,19 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urljoin
 
 import numpy as np
 
 from ..data.imagenet import imagenet_classes
-from ..models import FAMILIES, Model, check_fits, family_named, find_model, published_models
+from ..models import FAMILIES, Config, Family, Model, check_fits, family_named, find_published, published_models
 from ..models.model import MAX_SIDE
+from ..models.recognise import first_block
 from .download import DownloadError, cache_directory, download
-from .weights import Info, WeightFile, load_weights, open_weights
+from .weights import FORMATS, Info, WeightFile, load_weights, open_weights
 
 HUB = "https://huggingface.co"  # HF_ENDPOINT names a mirror
-OFFICIAL = "https://dl.fbaipublicfiles.com/deit"  # MINICAIT_OFFICIAL names a mirror
+OFFICIAL = "https://dl.fbaipublicfiles.com/deit/"  # MINICAIT_OFFICIAL names a mirror of this and other servers
 
 
 def load_model(
@@ -31,41 +33,54 @@ def load_model(
     file, info = open_pretrained(weights)
     changed = info.config.changed(img_size=img_size, num_classes=None if classes is None else len(classes))
     model = family_named(info.family).model.from_config(changed, seed)
-    children = dict(model.named_modules())
-    new_heads = {name: {key: x.copy() for key, x in children[name].state_dict().items()} for name in model.classifiers}
+    new_head = {name: x.copy() for name, x in model.state_dict().items() if model.is_of_classes(name)}
     load_weights(model, file.path, new_head=classes is not None)
     names = info.class_names if classes is None else list(classes)
     if classes is not None and info.class_names != names:
-        for name, state in new_heads.items():
-            children[name].load_state_dict(state)
+        model.load_state_dict(new_head, strict=False)
     return model.eval(), replace(info, config=model.config, class_names=names)
 
 
 def open_pretrained(weights: str | Path) -> tuple[WeightFile, Info]:
     """Open a weights file, and return it with what is known about its model."""
-    path = get_weights(str(weights)) if str(weights) in published_models() else Path(weights)
-    if not path.suffix and not path.exists():
-        names = ", ".join(sorted(published_models()))
-        raise ValueError(f"there are no weights {weights}: give a file, or one of {names}")
+    name, path = str(weights), Path(weights)
+    if name in published_models():
+        file = open_weights(get_weights(name))
+        family, config, _ = find_published(name)
+        return file, file.info or _info(family, config)
+    if not path.exists() and not name.endswith(FORMATS):
+        try:
+            find_published(name)
+        except ValueError as error:
+            raise ValueError(f"there is no weights file {name}, and {error}") from None
     file = open_weights(path)
     return file, file.info or recognised(file)
 
 
 def recognised(file: WeightFile) -> Info:
-    """Derive the model of a file without metadata from the shapes of its tensors."""
+    """Derive the model of a file without metadata from the names and shapes of its tensors."""
     for family in FAMILIES:
+        own = next(iter(family.presets.values())).changed(depth=1)
         try:
-            config = family.model.config_of(file.shapes)
+            shapes = file.renamed(family.model.official).shapes
+            if first_block(shapes) != first_block(family.model.shapes_of(own)):
+                continue
+            config = family.model.config_of(shapes)
         except (KeyError, IndexError, ValueError, ZeroDivisionError):
             continue
         try:
-            check_fits(config, file.shapes)
+            check_fits(config, shapes)
         except ValueError as error:
             raise ValueError(f"{file.path.name} has the names of a {family.name}, but {error}") from None
-        names = list(imagenet_classes()) if config.num_classes == len(imagenet_classes()) else None
-        return Info(family.name, config, names)
+        return _info(family, config)
     known = ", ".join(family.name for family in FAMILIES)
     raise ValueError(f"{file.path.name} does not hold the weights of a known model ({known})")
+
+
+def _info(family: Family, config: Config) -> Info:
+    """What a file without metadata is used with: a thousand classes are ImageNet's."""
+    names = list(imagenet_classes()) if config.num_classes == len(imagenet_classes()) else None
+    return Info(family.name, config, names, crop_ratio=config.crop_ratio)
 
 
 def outputs_for(classes: Sequence[str], info: Info, outputs: int) -> np.ndarray:
@@ -85,11 +100,8 @@ def outputs_for(classes: Sequence[str], info: Info, outputs: int) -> np.ndarray:
 
 
 def get_weights(name: str) -> Path:
-    """Return the file with the published weights of a model, downloaded to the cache unless it is there."""
-    family, _ = find_model(name)
-    if name not in family.published:
-        known = ", ".join(sorted(published_models()))
-        raise ValueError(f"there are no published weights for {name}; there are for {known}")
+    """Return the file with published weights, downloaded to the cache unless it is there."""
+    find_published(name)
     folder = cache_directory() / "weights"
     for _, file_name in sources(name):
         if (folder / file_name).is_file():
@@ -106,19 +118,19 @@ def get_weights(name: str) -> Path:
 
 
 def sources(name: str) -> list[tuple[str, str]]:
-    """URL and file name of a model's weights: timm's copy on the hub first, then the authors' file."""
-    hub, official = os.environ.get("HF_ENDPOINT", HUB), os.environ.get("MINICAIT_OFFICIAL", OFFICIAL)
-    published = find_model(name)[0].published[name]
-    return [
-        (f"{hub}/{published.hub}/resolve/main/model.safetensors", f"{name}.safetensors"),
-        (f"{official}/{published.official}", f"{name}.pth"),
-    ]
+    """URL and file name of published weights: timm's copy on the hub first, then the authors' file."""
+    hub, mirror = os.environ.get("HF_ENDPOINT", HUB), os.environ.get("MINICAIT_OFFICIAL")
+    published = find_published(name)[2]
+    address = urljoin(OFFICIAL, published.official)
+    authors = address if mirror is None else f"{mirror}/{address.rpartition('/')[2]}"
+    copies = [] if published.hub is None else [f"{hub}/{published.hub}/resolve/main/model.safetensors"]
+    return [*((url, f"{name}.safetensors") for url in copies), (authors, f"{name}.pth")]
 
 
 def _check_shapes(name: str, path: Path) -> None:
-    """Delete a download that does not hold this model's weights."""
+    """Delete a download that does not hold these weights."""
     try:
-        if open_weights(path).shapes != _shapes(name):
+        if open_weights(path).renamed(find_published(name)[0].model.official).shapes != _shapes(name):
             raise ValueError(f"its tensors are not those of {name}")
     except ValueError as error:
         path.unlink()
@@ -126,5 +138,5 @@ def _check_shapes(name: str, path: Path) -> None:
 
 
 def _shapes(name: str) -> dict[str, tuple[int, ...]]:
-    family, config = find_model(name)
+    family, config, _ = find_published(name)
     return family.model.shapes_of(config)

@@ -1,8 +1,8 @@
 """Weights in and out of files.
 
-In: `.safetensors` (timm's hub copies, and ours), `.npz`, and the released `.pth`, each tensor read straight into its
-parameter. Out: `.safetensors` whose metadata has everything needed to build the model again and to prepare images for
-it.
+In: `.safetensors` (timm's hub copies, and ours), `.npz`, and the released `.pth`, under the authors' names or timm's,
+each tensor read straight into its parameter. Out: `.safetensors` whose metadata has everything needed to build the
+model again and to prepare images for it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from .pth import read_pth, read_tensor, tensors_in
 from .tensorfile import open_tensors, write_tensors
 from .zipped import Entry, verify
 
-FORMATS = (".safetensors", ".npz", ".pth", ".pt")
+PYTORCH = (".pth", ".pt", ".pth.tar")
+FORMATS = (".safetensors", ".npz", *PYTORCH)
 MAX_CLASS_NAME = 500  # characters; those of ImageNet have up to 121
 MAX_SHARING = 4  # times the size of a .pth file that its tensors may have together, because some are tied
 PLAIN_ENTRIES, EMA_ENTRIES = ("model", "state_dict", ""), ("model_ema", "state_dict_ema")  # in training checkpoints
@@ -93,15 +94,26 @@ class WeightFile:
     read: Callable[[str], np.ndarray]
     info: Info | None = None
 
+    def tensors(self) -> dict[str, LazyTensor]:
+        return {name: LazyTensor(shape, partial(self.read, name)) for name, shape in self.shapes.items()}
+
+    def renamed(self, rename: Callable[[str, tuple[int, ...]], tuple[str, tuple[int, ...]]]) -> WeightFile:
+        """The same tensors under other names, with other shapes; ValueError if two of them get the same name."""
+        renamed = {name: rename(name, shape) for name, shape in self.shapes.items()}
+        shapes, old = dict(renamed.values()), {new: name for name, (new, _) in renamed.items()}
+        if len(shapes) != len(self.shapes):
+            raise ValueError(f"{self.path.name} has the same tensor twice, under two names")
+        return replace(self, shapes=shapes, read=lambda name: self.read(old[name]).reshape(shapes[name]))
+
 
 def open_weights(path: str | Path, ema: bool = False) -> WeightFile:
     """Open a weights file. `ema` selects the averaged weights of a PyTorch training checkpoint."""
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"there is no weights file {path}")
-    if path.suffix not in FORMATS:
+    if not path.name.endswith(FORMATS):
         raise ValueError(f"{path.name}: expected a file that ends in {', '.join(FORMATS)}")
-    if path.suffix in (".pth", ".pt"):
+    if path.name.endswith(PYTORCH):
         opened = _open_pth(path, ema)
     elif ema:
         raise ValueError(f"{path.name}: only training checkpoints of PyTorch have averaged weights beside the others")
@@ -112,34 +124,35 @@ def open_weights(path: str | Path, ema: bool = False) -> WeightFile:
     if (longest := max(map(len, opened.shapes))) > MAX_NAME:
         raise ValueError(f"{path.name} is refused: a tensor's name has {longest:,} characters, more than {MAX_NAME}")
     # PyTorch's data parallelism prefixes every name with "module."
-    full = {name.removeprefix("module."): name for name in opened.shapes}
-    shapes = {name: opened.shapes[original] for name, original in full.items()}
-    if len(shapes) != len(opened.shapes):
-        raise ValueError(f"{path.name} has the same tensor twice, with and without the prefix module.")
-    return replace(opened, shapes=shapes, read=lambda name: opened.read(full[name]))
+    return opened.renamed(lambda name, shape: (name.removeprefix("module."), shape))
 
 
 def load_weights(model: Module, path: str | Path, new_head: bool = False, ema: bool = False) -> None:
     """Read a weights file into a model.
 
-    Position embeddings of another image size are resized. `new_head` keeps the model's own head where the file has none
-    or one for another number of classes; without it, that is an error. Nothing changes unless all of it fits.
+    Position embeddings of another image size are resized. `new_head` keeps the model's own head, or all that belongs to
+    its classes, where the file has none or is for another number of classes; without it, that is an error. Nothing
+    changes unless all of it fits.
     """
-    file = open_weights(path, ema)
-    own = dict(model.named_tensors())
-    skipped = _skipped_heads(file, model, new_head)
-    tensors = {name: LazyTensor(shape, partial(file.read, name)) for name, shape in file.shapes.items()}
+    file, wanted = open_weights(path, ema), dict(model.named_tensors())
     if isinstance(model, Model):
+        file = file.renamed(model.official)
+        tensors = file.tensors()
+        if _other_classes(file, model, new_head):
+            tensors = {name: tensor for name, tensor in tensors.items() if not model.is_of_classes(name)}
+            wanted = {name: tensor for name, tensor in wanted.items() if not model.is_of_classes(name)}
         try:
             tensors = model.adapted(tensors, None if file.info is None else file.info.config)
         except ValueError as error:
             raise ValueError(f"{file.path.name} does not fit the model: {error}") from None
-    problems = [f"{name} is missing" for name in own if name not in tensors and name not in skipped]
-    problems += [f"{name} is unknown" for name in tensors if name not in own]
+    else:
+        tensors = file.tensors()
+    problems = [f"{name} is missing" for name in wanted if name not in tensors]
+    problems += [f"{name} is unknown" for name in tensors if name not in wanted]
     problems += [
-        f"{name} must have shape {own[name].shape}, got {tensor.shape}"
+        f"{name} must have shape {wanted[name].shape}, got {tensor.shape}"
         for name, tensor in tensors.items()
-        if name in own and name not in skipped and tensor.shape != own[name].shape
+        if name in wanted and tensor.shape != wanted[name].shape
     ]
     if problems:
         listed = "; ".join(shortened(problem, 150) for problem in problems[:4])
@@ -147,34 +160,31 @@ def load_weights(model: Module, path: str | Path, new_head: bool = False, ema: b
         raise ValueError(f"{file.path.name} does not fit the model: {listed}{more}")
 
     def read(name: str, dtype: np.dtype) -> np.ndarray:
-        with np.errstate(over="ignore"):
-            values = tensors[name].read().astype(dtype, copy=False)
-        if not np.isfinite(values).all():
-            raise ValueError(f"{file.path.name} cannot be used: {name} has values that are not finite in {dtype}")
+        stored = tensors[name].read()
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = stored.astype(dtype, copy=False)
+        if not np.isfinite(values).all() or (dtype.kind in "iu" and (values != stored).any()):
+            kind = "not finite in" if dtype.kind == "f" else "no"
+            raise ValueError(f"{file.path.name} cannot be used: {name} has values that are {kind} {dtype}")
         return values
 
-    wanted = {name: tensor for name, tensor in own.items() if name not in skipped}
     for name, tensor in wanted.items():  # read twice, so that a model is not half loaded when a value is damaged
         read(name, tensor.dtype)
     for name, tensor in wanted.items():
         tensor.data[...] = to_device(read(name, tensor.dtype), tensor.device)
 
 
-def _skipped_heads(file: WeightFile, model: Module, new_head: bool) -> set[str]:
-    """Names of the classifier heads' tensors that are not read from the file."""
-    if not isinstance(model, Model):
-        return set()
-    skipped = set()
-    for head in model.classifiers:
-        shape = file.shapes.get(f"{head}.weight")
-        if shape is not None and len(shape) == 2 and shape[0] != model.num_classes and not new_head:
-            raise ValueError(
-                f"{file.path.name} is for {shape[0]} classes, the model has {model.num_classes}: create it with "
-                f"num_classes={shape[0]}, or pass new_head=True to start with a new head"
-            )
-        if new_head and (shape is None or shape[:1] != (model.num_classes,)):
-            skipped |= {f"{head}.weight", f"{head}.bias"}
-    return skipped
+def _other_classes(file: WeightFile, model: Model, new_head: bool) -> bool:
+    """Whether the file is for another number of classes, or for none; ValueError if that needs a new head."""
+    head = f"{model.classifiers[0]}."
+    matrices = (shape for name, shape in file.shapes.items() if name.startswith(head) and name.endswith(".weight"))
+    count = sum(shape[0] for shape in matrices if len(shape) == 2)  # a matrix, or a row for each class
+    if count and count != model.num_classes and not new_head:
+        raise ValueError(
+            f"{file.path.name} is for {count} classes, the model has {model.num_classes}: create it with "
+            f"num_classes={count}, or pass new_head=True to start with a new head"
+        )
+    return new_head and count != model.num_classes
 
 
 def save_weights(

@@ -7,7 +7,7 @@ resmlp        ResMLP: linear layers along patches and along channels
 patchconvnet  PatchConvNet: depthwise convolutions, and class attention as pooling
 lvvit         LV-ViT: a convolutional stem, and a class for every patch
 variants      what CaiT was compared with
-transformer, positions, cost    what several of them share
+transformer, positions, recognise, cost    what several of them share
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import fnmatch
 
 from . import cait, deit, deit3, lvvit, patchconvnet, resmlp
 from .cost import Cost
-from .model import Config, Family, Model, Outputs, check_fits, outputs_of
+from .model import Config, Family, Model, Outputs, Published, check_fits, outputs_of
 
 FAMILIES: tuple[Family, ...] = (
     cait.FAMILY, deit.FAMILY, deit3.FAMILY, resmlp.FAMILY, patchconvnet.FAMILY, lvvit.FAMILY,
@@ -25,7 +25,7 @@ FAMILIES: tuple[Family, ...] = (
 
 __all__ = [
     "FAMILIES", "Config", "Cost", "Family", "Model", "Outputs", "check_fits", "create_model", "family_named",
-    "find_model", "list_models", "outputs_of", "published_models",
+    "find_model", "find_published", "list_models", "outputs_of", "published_models",
 ]  # fmt: skip
 
 
@@ -34,9 +34,10 @@ def list_models(pattern: str = "*") -> list[str]:
     return fnmatch.filter([name for family in FAMILIES for name in family.presets], pattern)
 
 
-def published_models() -> list[str]:
-    """Names of the models whose weights the authors published."""
-    return [name for family in FAMILIES for name in family.published]
+def published_models(model: str | None = None) -> list[str]:
+    """Names of the weights that the authors published, of all models or of one: `resmlp_12_224.dist`."""
+    names = [name for family in FAMILIES for name in family.published]
+    return [name for name in names if model is None or name.partition(".")[0] == model]
 
 
 def find_model(name: str) -> tuple[Family, Config]:
@@ -44,9 +45,20 @@ def find_model(name: str) -> tuple[Family, Config]:
     for family in FAMILIES:
         if name in family.presets:
             return family, family.presets[name]
-    near = difflib.get_close_matches(str(name).lower(), list_models(), n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else "`minicait models` lists them."
-    raise ValueError(f"unknown model {name!r}: {hint}")
+    raise ValueError(f"unknown model {name!r}: {_hint(name, list_models())}")
+
+
+def find_published(name: str) -> tuple[Family, Config, Published]:
+    """Family, configuration and addresses of published weights, by their name."""
+    for family in FAMILIES:
+        if name in family.published:
+            return family, family.presets[name.partition(".")[0]], family.published[name]
+    raise ValueError(f"there are no published weights {name}: {_hint(name, published_models())}")
+
+
+def _hint(name: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(str(name).lower(), names, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(near)}?" if near else "`minicait models` lists them."
 
 
 def family_named(name: str) -> Family:

@@ -6,7 +6,6 @@ In the second, two layers long, the patches are frozen, and a class token gather
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -21,7 +20,8 @@ from . import cost
 from .cost import Cost, Part, cost_of
 from .model import Config, Family, LazyTensor, Model, Outputs, Published
 from .positions import resized_positions
-from .transformer import TransformerConfig
+from .recognise import blocks_in
+from .transformer import TransformerConfig, sizes_in
 
 
 class SelfAttentionBlock(nn.Module):
@@ -154,24 +154,13 @@ class CaiT(Model):
         return self.norm(cls[:, 0])
 
     def adapted(self, tensors: Mapping[str, LazyTensor], stored: Config | None) -> dict[str, LazyTensor]:
-        return resized_positions(tensors, "pos_embed", self.config, stored)
+        return resized_positions(tensors, self.config, stored)
 
     @classmethod
     def config_of(cls, shapes: Mapping[str, tuple[int, ...]]) -> CaiTConfig:
-        _, tokens, dim = shapes["pos_embed"]
-        patch = shapes["patch_embed.proj.weight"][-1]
-        depth, depth_token_only = (
-            len({name.split(".")[1] for name in shapes if name.startswith(f"{stage}.")})
-            for stage in ("blocks", "blocks_token_only")
-        )
-        # the weights hold what LayerScale has learned; stochastic depth matters only to further training
-        preset = next((p for p in PRESETS.values() if (p.dim, p.depth) == (dim, depth)), None)
-        return CaiTConfig(
-            num_classes=shapes["head.weight"][0], img_size=(math.isqrt(tokens) * patch,) * 2, patch_size=patch, dim=dim,
-            depth=depth, heads=shapes["blocks.0.attn.proj_l.weight"][0], depth_token_only=depth_token_only,
-            layer_scale=1e-5, drop_path_rate=0.0 if preset is None else preset.drop_path_rate,
-            mlp_ratio=shapes["blocks.0.mlp.fc1.weight"][0] / dim,
-        )  # fmt: skip
+        heads, depth_token_only = shapes["blocks.0.attn.proj_l.weight"][0], blocks_in(shapes, "blocks_token_only")
+        own = {"heads": heads, "depth_token_only": depth_token_only, "layer_scale": 1e-5}  # the weights hold its result
+        return CaiTConfig(**sizes_in(shapes, PRESETS) | own)
 
     def describe(self) -> str:
         c = self.config
@@ -205,7 +194,7 @@ PRESETS = {
     for size in sizes
 }  # fmt: skip
 PUBLISHED = {
-    f"cait_{name}": Published(f"timm/cait_{name}.fb_dist_in1k", f"{name.upper()}.pth")
+    f"cait_{name}": Published(f"{name.upper()}.pth", f"timm/cait_{name}.fb_dist_in1k")
     for name in ("xxs24_224", "xxs24_384", "xxs36_224", "xxs36_384", "xs24_384", "s24_224", "s24_384", "s36_384",
                  "m36_384", "m48_448")
 }  # fmt: skip

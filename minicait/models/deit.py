@@ -7,6 +7,7 @@ token. The distilled form has a second token beside it, with a head of its own, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,8 +19,9 @@ from ..nn import drop_paths_drawn, residual
 from ..nn.layers import truncated_normal
 from . import cost
 from .cost import Cost, cost_of
-from .model import Config, Family, Model, Outputs
-from .transformer import TransformerConfig, linear_rates
+from .model import Config, Family, LazyTensor, Model, Outputs, Published
+from .positions import resized_positions
+from .transformer import TransformerConfig, linear_rates, sizes_in
 
 
 class Block(nn.Module):
@@ -136,6 +138,14 @@ class DeiT(Model):
                 x = block(x)
         return self.norm(x[:, : self.config.prefix])
 
+    def adapted(self, tensors: Mapping[str, LazyTensor], stored: Config | None) -> dict[str, LazyTensor]:
+        return resized_positions(tensors, self.config, stored, self.config.prefix)
+
+    @classmethod
+    def config_of(cls, shapes: Mapping[str, tuple[int, ...]]) -> DeiTConfig:
+        distilled = "dist_token" in shapes
+        return DeiTConfig(**sizes_in(shapes, PRESETS, 1 + distilled), distilled=distilled)
+
     def describe(self) -> str:
         c = self.config
         return f"{c.depth} blocks of {c.dim}, patches of {c.patch_size}{', distilled' * c.distilled}"
@@ -161,5 +171,14 @@ PRESETS = {
     for distilled in (False, True)
     for name, (dim, depth, heads, drop, patch, size) in _SIZES.items()
 }  # fmt: skip
+PUBLISHED = {
+    name: Published(f"{name}-{digest}.pth", f"timm/{name}.fb_in1k")
+    for name, digest in {
+        "deit_tiny_patch16_224": "a1311bcf", "deit_small_patch16_224": "cd65a155",
+        "deit_base_patch16_224": "b5f2ef4d", "deit_base_patch16_384": "8de9b5d1",
+        "deit_tiny_distilled_patch16_224": "b40b3cf7", "deit_small_distilled_patch16_224": "649709d9",
+        "deit_base_distilled_patch16_224": "df68dfff", "deit_base_distilled_patch16_384": "d0272ac0",
+    }.items()
+}  # fmt: skip
 
-FAMILY = Family("deit", DeiT, PRESETS, {})
+FAMILY = Family("deit", DeiT, PRESETS, PUBLISHED)

@@ -5,6 +5,7 @@ DeiT with LayerScale. Positions belong to the patches alone: the class token joi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,8 +17,9 @@ from ..nn import drop_paths_drawn, residual
 from ..nn.layers import truncated_normal
 from . import cost
 from .cost import Cost, cost_of
-from .model import Config, Family, Model, Outputs
-from .transformer import TransformerConfig
+from .model import Config, Family, LazyTensor, Model, Outputs, Published
+from .positions import resized_positions
+from .transformer import TransformerConfig, sizes_in
 
 
 class Block(nn.Module):
@@ -110,6 +112,17 @@ class DeiT3(Model):
                 x = block(x)
         return self.norm(x[:, 0])
 
+    def adapted(self, tensors: Mapping[str, LazyTensor], stored: Config | None) -> dict[str, LazyTensor]:
+        return resized_positions(tensors, self.config, stored)
+
+    @classmethod
+    def official(cls, name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+        return name.replace(".ls1.gamma", ".gamma_1").replace(".ls2.gamma", ".gamma_2"), shape
+
+    @classmethod
+    def config_of(cls, shapes: Mapping[str, tuple[int, ...]]) -> DeiT3Config:
+        return DeiT3Config(**sizes_in(shapes, PRESETS), layer_scale=1e-4)  # the weights hold its result
+
     def describe(self) -> str:
         return f"{self.config.depth} blocks of {self.config.dim}, patches of {self.config.patch_size}"
 
@@ -135,5 +148,16 @@ PRESETS = {
     for name, (dim, depth, heads, patch, scale, drop, sizes) in _SIZES.items()
     for size in sizes
 }  # fmt: skip
+# trained on ImageNet-1k; .in21k: on ImageNet-21k, then fine-tuned on ImageNet-1k
+PUBLISHED = {
+    f"deit3_{size}_patch{patch}_{side}{tag}": Published(
+        f"deit_3_{size}_{side}_{file}.pth", f"timm/deit3_{size}_patch{patch}_{side}.{hub}"
+    )
+    for size, patch, sides in (("small", 16, (224, 384)), ("medium", 16, (224,)), ("base", 16, (224, 384)),
+                               ("large", 16, (224, 384)), ("huge", 14, (224,)))
+    for side in sides
+    for tag, file, hub in (("", "1k", "fb_in1k"),
+                           (".in21k", "21k_v1" if size == "huge" else "21k", "fb_in22k_ft_in1k"))
+}  # fmt: skip
 
-FAMILY = Family("deit3", DeiT3, PRESETS, {})
+FAMILY = Family("deit3", DeiT3, PRESETS, PUBLISHED)

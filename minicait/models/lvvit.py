@@ -20,8 +20,10 @@ from ..nn import drop_paths_drawn, residual
 from ..nn.layers import truncated_normal
 from . import cost
 from .cost import Cost, Part, cost_of
-from .model import Config, Family, Model, Outputs
-from .transformer import TransformerConfig, linear_rates
+from .model import Config, Family, LazyTensor, Model, Outputs, Published
+from .positions import resized_positions
+from .recognise import preset_of
+from .transformer import TransformerConfig, linear_rates, sizes_in
 
 EPS = 1e-5  # of every norm
 
@@ -186,6 +188,18 @@ class LVViT(Model):
         labels, token_labels = self.mix_token.labels(targets["labels"], self.grid, self.num_classes)
         return {**targets, "labels": labels, "token_labels": token_labels}
 
+    def adapted(self, tensors: Mapping[str, LazyTensor], stored: Config | None) -> dict[str, LazyTensor]:
+        return resized_positions(tensors, self.config, stored, self.config.prefix)
+
+    @classmethod
+    def config_of(cls, shapes: Mapping[str, tuple[int, ...]]) -> LVViTConfig:
+        channels, sizes = shapes["patch_embed.conv1.weight"][0], sizes_in(shapes, PRESETS, 1)
+        preset = preset_of(PRESETS, dim=sizes["dim"], depth=sizes["depth"])
+        if preset is None:
+            raise KeyError("the residual factor is not in the weights, and there is no preset of these sizes")
+        sizes |= {"patch_size": 2 * sizes["patch_size"], "img_size": 2 * sizes["img_size"]}  # after a stride of 2
+        return LVViTConfig(**sizes, stem_channels=channels, residual_factor=preset.residual_factor)
+
     def describe(self) -> str:
         c = self.config
         return f"{c.depth} blocks of {c.dim}, patches of {c.patch_size}"
@@ -214,5 +228,19 @@ PRESETS = {
     for name, (dim, depth, heads, factor, channels, drop, sizes) in _SIZES.items()
     for size in sizes
 }  # fmt: skip
+_RELEASES = "https://github.com/zihangJiang/TokenLabeling/releases/download"
+PUBLISHED = {
+    f"lvvit_{name}": Published(f"{_RELEASES}/{file}")
+    for name, file in {
+        "t_224": "v0.2.0/lvvit_t.pth",
+        "s_224": "1.0/lvvit_s-26M-224-83.3.pth.tar",
+        "s_384": "1.0/lvvit_s-26M-384-84.4.pth.tar",
+        "m_224": "1.0/lvvit_m-56M-224-84.0.pth.tar",
+        "m_384": "1.0/lvvit_m-56M-384-85.4.pth.tar",
+        "m_448": "1.0/lvvit_m-56M-448-85.5.pth.tar",
+        "l_448": "1.0/lvvit_l-150M-448-86.2.pth.tar",
+        "l_512": "1.0/lvvit_l-150M-512-86.4.pth.tar",
+    }.items()
+}
 
-FAMILY = Family("lvvit", LVViT, PRESETS, {})
+FAMILY = Family("lvvit", LVViT, PRESETS, PUBLISHED)

@@ -18,8 +18,8 @@ from ..nn.layers import shapes_only
 from .cost import Cost
 
 MOST = 10**9  # of any size in a configuration: far beyond any model, and small enough for exact costs
-MAX_FORWARD = 1 << 29  # bytes of a forward pass of one image that a file may claim; the largest published take 80 MB
-MAX_SIDE = 4096  # pixels that a file may claim; the largest published models take 448
+MAX_FORWARD = 1 << 29  # bytes of a forward pass of one image that a file may claim; the largest published takes 300 MB
+MAX_SIDE = 4096  # pixels that a file may claim; the largest published models take 512
 
 
 class Outputs(NamedTuple):
@@ -120,7 +120,7 @@ class Config:
 
     @property
     def blocks(self) -> int:
-        """Number of blocks in all stages, each with weights of its own."""
+        """Number of blocks in all stages, and of heads where every class has its own: each has tensors of its own."""
         return self.depth
 
     @property
@@ -174,7 +174,7 @@ class Model(Module):
     """Images (B, 3, H, W) to logits (B, K). Subclasses define `outputs`, and set `config` first in `__init__`.
 
     no_decay     parameters without weight decay, by the last part of their name; everything 1-d goes without, too
-    classifiers  names of the layers whose outputs are classes, to be replaced for other classes
+    classifiers  names of layers and parameters that belong to classes, to be replaced for other classes; first the head
     stem_modules names of the modules that couple samples, if `outputs(images)` is `trunk(stem(images))` and all of them
                  are in `stem`: that runs on the whole batch, and `trunk` on micro-batches
     """
@@ -220,16 +220,25 @@ class Model(Module):
             return {name: tensor.shape for name, tensor in cls.from_config(config).named_tensors()}
 
     @classmethod
+    def official(cls, name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+        """Official name and shape of a tensor in a file of other people, such as timm's; ours are the official ones."""
+        return name, shape
+
+    @classmethod
     def config_of(cls, shapes: Mapping[str, tuple[int, ...]]) -> Config:
         """Configuration of a model with tensors of these shapes, for files that do not say; KeyError if it is none."""
         raise KeyError(f"{cls.__name__} cannot tell its configuration from shapes")
 
     def adapted(self, tensors: Mapping[str, LazyTensor], stored: Config | None) -> dict[str, LazyTensor]:
-        """Tensors of a file as this model wants them: other people's names, positions of another image size.
+        """Tensors of a file as this model wants them: positions of another image size.
 
         stored  the configuration in the file, if it has one
         """
         return dict(tensors)
+
+    def is_of_classes(self, name: str) -> bool:
+        """Whether a tensor of this name belongs to classes."""
+        return any(name == part or name.startswith(f"{part}.") for part in self.classifiers)
 
     @property
     def num_classes(self) -> int:
@@ -272,15 +281,18 @@ def outputs_of(model: Module, x: Any, behind_stem: bool = False) -> Outputs:
 
 
 class Published(NamedTuple):
-    """The authors' weights of a model: a repository on the hub, and a file on the authors' server."""
+    """The authors' weights of a model: a file on Meta's server or its whole address, and a copy on the hub, if any."""
 
-    hub: str
     official: str
+    hub: str | None = None
 
 
 @dataclass(frozen=True)
 class Family:
-    """Models of one paper: their class, every size by name, and published weights."""
+    """Models of one paper: their class, every size by name, and published weights.
+
+    Weights have the name of their model. If there are several, a tag is behind it: `resmlp_12_224.dist`.
+    """
 
     name: str
     model: type[Model]

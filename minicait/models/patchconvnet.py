@@ -9,6 +9,7 @@ the model looks at. The multi-class form has a class token, and so a map, for ev
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,7 +21,8 @@ from ..nn import drop_paths_drawn, residual
 from ..nn.layers import truncated_normal
 from . import cost
 from .cost import Cost, Part, cost_of
-from .model import Config, Family, Model, Outputs
+from .model import Config, Family, Model, Outputs, Published
+from .recognise import blocks_in, preset_of
 
 CLASS_MLP_RATIO = 3
 
@@ -158,7 +160,7 @@ class PatchConvNetConfig(Config):
 
     @property
     def blocks(self) -> int:
-        return self.depth + 1
+        return self.depth + 1 + self.multi_class * self.num_classes
 
     @property
     def layers(self) -> str:
@@ -222,6 +224,8 @@ class PatchConvNet(Model):
         self.norm = nn.LayerNorm(dim)
         head: Any = OutputPerToken if multi_class else nn.Linear
         self.head = head(dim, num_classes, stream=stream.named("head"))
+        if multi_class:
+            self.classifiers = ("head", "cls_token")
 
     def outputs(self, images: Any) -> Outputs:
         features = self.features(images)
@@ -239,6 +243,18 @@ class PatchConvNet(Model):
         for class_block in self.blocks_token_only:
             cls = class_block(cls, patches)
         return self.norm(cls)
+
+    @classmethod
+    def config_of(cls, shapes: Mapping[str, tuple[int, ...]]) -> PatchConvNetConfig:
+        dim, depth = shapes["blocks.0.attn.qkv_pos.0.weight"][0], blocks_in(shapes)
+        patch = 2 ** sum(name.startswith("patch_embed.proj.") for name in shapes)  # a convolution for each factor
+        preset = preset_of(PRESETS, dim=dim, depth=depth, patch_size=patch)
+        multi_class = "head.0.weight" in shapes
+        return PatchConvNetConfig(
+            num_classes=blocks_in(shapes, "head") if multi_class else shapes["head.weight"][0], multi_class=multi_class,
+            img_size=(224, 224) if preset is None else preset.img_size, patch_size=patch, dim=dim, depth=depth,
+            drop_path_rate=0.0 if preset is None else preset.drop_path_rate, layer_scale=1e-6,
+        )  # fmt: skip
 
     def describe(self) -> str:
         c = self.config
@@ -272,5 +288,17 @@ PRESETS = {
     for name, (dim, depth, scale, drop, sizes) in _SIZES.items()
     for size in sizes
 }  # fmt: skip
+# trained on ImageNet-1k; .in21k: on ImageNet-21k, then fine-tuned on ImageNet-1k
+_FILES = ("s60_224_1k", "s120_224_1k", "b60_224_1k", "b120_224_1k", "s60_224_21k", "s60_384_21k", "s60_512_21k",
+          "b60_224_21k", "b60_384_21k", "b120_224_21k", "b120_384_21k")  # fmt: skip
+PUBLISHED = {
+    f"patchconvnet_{file.removesuffix('_21k').removesuffix('_1k')}{'.in21k' * file.endswith('_21k')}": Published(
+        f"{file}.pth"
+    )
+    for file in _FILES
+} | {  # from new weights, and fine-tuned from those of one class token
+    "patchconvnet_s60_multi_224": Published("s60_multi_scratch_1k.pth"),
+    "patchconvnet_s60_multi_224.finetuned": Published("s60_multi_finetune_1k.pth"),
+}
 
-FAMILY = Family("patchconvnet", PatchConvNet, PRESETS, {})
+FAMILY = Family("patchconvnet", PatchConvNet, PRESETS, PUBLISHED)

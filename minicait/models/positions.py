@@ -11,31 +11,33 @@ from .model import Config, LazyTensor
 
 
 def resized_positions(
-    tensors: Mapping[str, LazyTensor], name: str, config: Config, stored: Config | None
+    tensors: Mapping[str, LazyTensor], config: Config, stored: Config | None, prefix: int = 0
 ) -> dict[str, LazyTensor]:
-    """Tensors of a file in which the positions (1, N, d) under `name` fit the grid of `config`.
+    """Tensors of a file in which `pos_embed` (1, prefix + N, d) fits the grid of `config`.
 
     The grid in the file is that of its own configuration, or, where it has none, square.
     """
-    shape = tensors[name].shape if name in tensors else ()
-    if len(shape) != 3 or shape[0] != 1 or shape[2] != config.dim or not shape[1]:
+    shape = tensors["pos_embed"].shape if "pos_embed" in tensors else ()
+    if len(shape) != 3 or shape[0] != 1 or shape[2] != config.dim or shape[1] <= prefix:
         return dict(tensors)  # not positions: the check of shapes will say so
-    root, new = math.isqrt(shape[1]), config.grid
-    old = stored.grid if stored is not None else (root, root) if root * root == shape[1] else new
-    if old[0] * old[1] != shape[1]:
-        raise ValueError(f"{shape[1]} positions are not a grid of {old[0]} x {old[1]}")
+    patches, new = shape[1] - prefix, config.grid
+    root = math.isqrt(patches)
+    old = stored.grid if stored is not None else (root, root) if root * root == patches else new
+    if old[0] * old[1] != patches:
+        raise ValueError(f"{patches} positions are not a grid of {old[0]} x {old[1]}")
     if old == new:
         return dict(tensors)
-    read = tensors[name].read
-    return {**tensors, name: LazyTensor((1, config.patches, shape[2]), lambda: resize_positions(read(), old, new))}
+    read, resized = tensors["pos_embed"].read, (1, prefix + config.patches, shape[2])
+    return {**tensors, "pos_embed": LazyTensor(resized, lambda: resize_positions(read(), old, new, prefix))}
 
 
-def resize_positions(positions: np.ndarray, old: tuple[int, int], new: tuple[int, int]) -> np.ndarray:
-    """(1, rows * columns, d) for another grid."""
-    grid = positions[0].reshape(*old, -1).astype(np.float64)
+def resize_positions(positions: np.ndarray, old: tuple[int, int], new: tuple[int, int], prefix: int = 0) -> np.ndarray:
+    """(1, prefix + rows * columns, d) for another grid; those of the tokens in front stay."""
+    grid = positions[0, prefix:].reshape(*old, -1).astype(np.float64)
     grid = np.einsum("ri,ijd->rjd", bicubic(old[0], new[0]), grid)
     grid = np.einsum("cj,rjd->rcd", bicubic(old[1], new[1]), grid)
-    return grid.reshape(1, new[0] * new[1], -1).astype(positions.dtype)
+    resized = grid.reshape(1, new[0] * new[1], -1).astype(positions.dtype)
+    return np.concatenate([positions[:, :prefix], resized], axis=1)
 
 
 def bicubic(old: int, new: int) -> np.ndarray:

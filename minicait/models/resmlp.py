@@ -8,6 +8,8 @@ fills from them (class-MLP, Table 4.3).
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,10 +21,14 @@ from ..nn import drop_paths_drawn, residual
 from ..nn.layers import truncated_normal
 from . import cost
 from .cost import Cost, Part, cost_of
-from .model import Config, Family, Model, Outputs
+from .model import Config, Family, LazyTensor, Model, Outputs, Published
+from .recognise import blocks_in, preset_of
 from .transformer import check_ratio
 
 CLASS_BLOCKS = 2  # of the class-MLP, as CaiT has class-attention layers
+TIMM_NAMES = {
+    "stem.": "patch_embed.", "linear_tokens.": "attn.", "mlp_channels.": "mlp.", ".ls1": ".gamma_1", ".ls2": ".gamma_2",
+}  # fmt: skip
 
 
 class Block(nn.Module):
@@ -172,6 +178,31 @@ class ResMLP(Model):
             cls = class_block(cls, x)
         return self.norm(cls[:, 0])
 
+    def adapted(self, tensors: Mapping[str, LazyTensor], stored: Config | None) -> dict[str, LazyTensor]:
+        layer, patches = tensors.get("blocks.0.attn.bias"), self.config.patches
+        if layer is not None and len(layer.shape) == 1 and layer.shape[0] != patches:
+            raise ValueError(f"a ResMLP takes images of one size: of {layer.shape[0]} patches, not of {patches}")
+        return dict(tensors)
+
+    @classmethod
+    def official(cls, name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+        if name.endswith((".alpha", ".beta")) and shape[:-1] == (1, 1):
+            shape = shape[-1:]
+        for theirs, ours in TIMM_NAMES.items():
+            name = name.replace(theirs, ours)
+        return name, shape
+
+    @classmethod
+    def config_of(cls, shapes: Mapping[str, tuple[int, ...]]) -> ResMLPConfig:
+        (dim,), (patches,) = shapes["norm.alpha"], shapes["blocks.0.attn.bias"]
+        depth, patch = blocks_in(shapes), shapes["patch_embed.proj.weight"][-1]
+        preset = preset_of(PRESETS, dim=dim, depth=depth)
+        return ResMLPConfig(
+            num_classes=shapes["head.weight"][0], img_size=(math.isqrt(patches) * patch,) * 2, patch_size=patch,
+            dim=dim, depth=depth, drop_path_rate=0.0 if preset is None else preset.drop_path_rate,
+            layer_scale=1e-5, class_mlp="cls_token" in shapes, mlp_ratio=shapes["blocks.0.mlp.fc1.weight"][0] / dim,
+        )  # fmt: skip
+
     def describe(self) -> str:
         c = self.config
         return f"{c.layers.replace('+', ' + ')} blocks of {c.dim}, patches of {c.patch_size}"
@@ -201,5 +232,21 @@ PRESETS = {
     )
     for name, (dim, depth, patch, scale, class_mlp, drop, size) in _SIZES.items()
 }  # fmt: skip
+# trained on labels; .dist: on those of a teacher; .dino: on none, so the head is to be trained;
+# .in21k: on ImageNet-21k, then fine-tuned on ImageNet-1k
+_TAGS = {
+    "": ("no_dist", "fb_in1k"), ".dist": ("dist", "fb_distilled_in1k"), ".dino": ("dino", "fb_dino"),
+    ".in21k": ("22k", "fb_in22k_ft_in1k"),
+}  # fmt: skip
+PUBLISHED = {
+    f"{name}{tag}": Published(f"{file}_{_TAGS[tag][0]}.pth", f"timm/{name}.{_TAGS[tag][1]}")
+    for name, file, tags in (
+        ("resmlp_12_224", "resmlp_12", ("", ".dist", ".dino")),
+        ("resmlp_24_224", "resmlp_24", ("", ".dist", ".dino")),
+        ("resmlp_36_224", "resmlp_36", ("", ".dist")),
+        ("resmlp_big_24_224", "resmlpB_24", ("", ".dist", ".in21k")),
+    )
+    for tag in tags
+}
 
-FAMILY = Family("resmlp", ResMLP, PRESETS, {})
+FAMILY = Family("resmlp", ResMLP, PRESETS, PUBLISHED)

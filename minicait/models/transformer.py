@@ -1,12 +1,16 @@
-"""Sizes that all transformers of the family have, and how they share out stochastic depth."""
+"""Sizes that all transformers have, also as a file shows them, and how they share out stochastic depth."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from .model import MOST, Config
+from .recognise import blocks_in, preset_of
+
+CHANNELS = 64  # of a head in most vision transformers
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,21 @@ class TransformerConfig(Config):
     def hidden(self) -> int:
         """Hidden values of the FFN."""
         return int(self.dim * self.mlp_ratio)
+
+
+def sizes_in(
+    shapes: Mapping[str, tuple[int, ...]], presets: Mapping[str, TransformerConfig], prefix: int = 0
+) -> dict[str, Any]:
+    """Fields of a TransformerConfig, from the shapes of a file whose positions begin with `prefix` tokens."""
+    _, tokens, dim = shapes["pos_embed"]
+    depth, patch = blocks_in(shapes), shapes["patch_embed.proj.weight"][-1]
+    preset = preset_of(presets, dim=dim, depth=depth)
+    return {
+        "num_classes": shapes["head.weight"][0], "img_size": math.isqrt(tokens - prefix) * patch, "patch_size": patch,
+        "dim": dim, "depth": depth, "mlp_ratio": shapes["blocks.0.mlp.fc1.weight"][0] / dim,
+        "heads": dim // CHANNELS if preset is None else preset.heads,
+        "drop_path_rate": 0.0 if preset is None else preset.drop_path_rate,
+    }  # fmt: skip
 
 
 def check_ratio(dim: int, mlp_ratio: float) -> None:

@@ -27,6 +27,7 @@ class Scores(NamedTuple):
     top1: float  # share of images whose class is the first guess
     top5: float  # or among the first five
     loss: float
+    top1_of_data_classes: float | None = None  # share whose class is the first guess among those of the data
 
 
 def predict(model: Module, images: Any, threads: int | None = None, micro_batch: int | None = None) -> np.ndarray:
@@ -77,9 +78,14 @@ def _beside(model: Module, images: Any) -> Any:
 
 
 def evaluate(
-    model: Module, batches: Iterable[Batch], threads: int | None = None, micro_batch: int | None = None
+    model: Module,
+    batches: Iterable[Batch],
+    threads: int | None = None,
+    micro_batch: int | None = None,
+    data_classes: np.ndarray | None = None,
 ) -> Scores:
-    right1 = right5 = count = 0
+    """Scores of a model; `data_classes` are those of its outputs that occur as labels."""
+    right1 = right5 = right_of_data = count = 0
     loss = 0.0
     for images, labels in batches:
         logits = to_device(predicted_logits(model, images, threads, micro_batch), "cpu")
@@ -87,11 +93,14 @@ def evaluate(
         guesses = np.argsort(-logits, axis=1, kind="stable")[:, :5]
         hits = guesses == labels[:, None]
         right1, right5, count = right1 + int(hits[:, 0].sum()), right5 + int(hits.any(1).sum()), count + len(labels)
+        if data_classes is not None:
+            right_of_data += int((data_classes[logits[:, data_classes].argmax(1)] == labels).sum())
         with np.errstate(all="ignore"):  # a loss that is not finite says enough
             loss += ops.cross_entropy(logits, labels, reduction="sum").item()
     if not count:
         raise ValueError("there is no image to evaluate on")
-    return Scores(right1 / count, right5 / count, loss / count)
+    of_data = None if data_classes is None else right_of_data / count
+    return Scores(right1 / count, right5 / count, loss / count, of_data)
 
 
 def attention_inside(

@@ -88,3 +88,24 @@ def zip_file(path, entries, **end):
 def parts(**changes):
     """The entries of a sound file, with changes to the storage's."""
     return [{"name": "x/data.pkl", "content": checkpoint()}, {"name": "x/data/0", "content": bytes(400)} | changes]
+
+
+KINDS = {"float32": "FloatStorage", "float64": "DoubleStorage", "int64": "LongStorage"}
+
+
+def save_pth(path, content):
+    """A file as PyTorch writes it, from nested dicts with arrays and plain values in them."""
+    storages = {}
+
+    def opcodes(value) -> bytes:
+        if isinstance(value, dict):
+            return b"}" + b"".join(plain(key) + opcodes(part) + b"s" for key, part in value.items())
+        if not hasattr(value, "dtype"):
+            return plain(value)
+        key = str(len(storages))
+        storages[f"data/{key}"] = value.tobytes()
+        stride = tuple(step // value.itemsize for step in value.copy("C").strides)
+        return tensor(value.shape, stride, of=storage(key, KINDS[str(value.dtype)], value.size))
+
+    made = opcodes(content)
+    return pth(path, b"\x80\x02" + made + STOP, storages)

@@ -9,9 +9,10 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 import minicait
-from minicait.files.weights import Info, load_weights, open_weights
+from minicait.files.pretrained import recognised
+from minicait.files.weights import Info, WeightFile, load_weights, open_weights
 from minicait.models import FAMILIES, Config, Cost, check_fits, find_model
-from minicait.models.cait import CaiT, CaiTConfig
+from minicait.models.cait import CaiT
 from minicait.train.evaluate import predict
 from tests.attack.bounded import refused, run
 
@@ -70,6 +71,105 @@ def test_claims_of_a_giant_model(tmp_path, image, config, because):
     refused("predict", image, "--weights", path, "--device", "cpu", because=because)
 
 
+# ---- the other families
+
+
+OTHERS = ["deit_mini_32", "deit_mini_distilled_32", "deit3_mini_32", "resmlp_mini_32", "patchconvnet_mini_32",
+          "patchconvnet_mini_multi_32", "lvvit_mini_32"]  # fmt: skip
+FEW = "parameters, but there are only"
+OF_ALL = {
+    "a wide model": ({"dim": 9600}, FEW),
+    "a wider model": ({"dim": 10**12}, "dim is larger than 1,000,000,000"),
+    "a deep model": ({"depth": 10**9}, "1,000,000,0"),
+    "as deep as the file has tensors": ({"depth": 400}, FEW),
+    "10**9 classes": ({"num_classes": 10**9}, "5 class names do not fit a model with 1000000000 classes"),
+    "a large image": ({"img_size": 10**6}, ("only", "too much memory")),
+    "patches of 2**29": ({"img_size": 2**29, "patch_size": 2**29}, ("only", "multiple of half of it")),
+    "a string": ({"drop_path_rate": "0"}, "drop_path_rate must be a number"),
+}
+OF_ONE = {
+    ("deit_mini_32", "another token"): ({"distilled": True}, FEW),
+    ("deit_mini_32", "a number for a truth"): ({"distilled": 1}, "distilled must be True or False"),
+    ("deit3_mini_32", "heads that do not divide"): ({"heads": 10**9}, "does not divide"),
+    ("resmlp_mini_32", "a wide mlp"): ({"mlp_ratio": 1e7}, FEW),
+    ("resmlp_mini_32", "another stage"): ({"class_mlp": True}, FEW),
+    ("patchconvnet_mini_32", "a token for each class"): ({"multi_class": True}, FEW),
+    ("lvvit_mini_32", "no residual"): ({"residual_factor": 1e300}, "residual_factor must be from 0.001 to 1000"),
+    ("lvvit_mini_32", "division by zero"): ({"residual_factor": 0}, "residual_factor must be from 0.001 to 1000"),
+    ("lvvit_mini_32", "a wide stem"): ({"stem_channels": 10**9}, FEW),
+}
+CLAIMS = OF_ONE | {(name, what): claim for name in OTHERS for what, claim in OF_ALL.items()}
+
+
+def claimed(path, name, config, **info):
+    """A file of a small model of a family, with other claims."""
+    model = minicait.create_model(name, 5)
+    whole = {"family": find_model(name)[0].name, "config": model.config.to_json() | config, "class_names": NAMES} | info
+    save_file(dict(model.state_dict()), path, {"minicait": json.dumps(whole)})
+    return path
+
+
+@pytest.mark.parametrize(("name", "what"), CLAIMS, ids=" ".join)
+def test_claims_of_a_giant_model_of_another_family(tmp_path, image, name, what):
+    config, reasons = CLAIMS[name, what]
+    path = claimed(tmp_path / "w.safetensors", name, config)
+    result = refused("predict", image, "--weights", path, "--device", "cpu", because="w.safetensors is damaged")
+    assert any(reason in result.err for reason in ([reasons] if isinstance(reasons, str) else reasons)), result.err
+
+
+def test_a_head_for_every_class_needs_tensors_for_every_class(tmp_path, image):
+    """A file with many values in few tensors: without a bound, a million modules would be made."""
+    config = find_model("patchconvnet_mini_multi_32")[1].changed(num_classes=10**6, dim=2, patch_size=4, depth=0)
+    assert config.cost().parameters < 6 * 10**6
+    metadata = {"family": "patchconvnet", "config": config.to_json()}
+    save_file({"x": np.zeros(6 * 10**6, np.uint8)}, tmp_path / "w.safetensors", {"minicait": json.dumps(metadata)})
+    because = "1,000,001 blocks"
+    refused("predict", image, "--weights", tmp_path / "w.safetensors", "--device", "cpu", because=because)
+
+
+SHAPES = {  # what config_of reads; everything else is empty
+    "deit_mini_32": {"pos_embed": (1, 2, 9600), "patch_embed.proj.weight": (0, 16),
+                     "blocks.0.mlp.fc1.weight": (38400, 0)},
+    "deit_mini_distilled_32": {"pos_embed": (1, 3, 9600), "patch_embed.proj.weight": (0, 16),
+                               "blocks.0.mlp.fc1.weight": (38400, 0)},
+    "deit3_mini_32": {"pos_embed": (1, 1, 9600), "patch_embed.proj.weight": (0, 16),
+                      "blocks.0.mlp.fc1.weight": (38400, 0)},
+    "resmlp_mini_32": {"norm.alpha": (9600,), "blocks.0.attn.bias": (1,), "patch_embed.proj.weight": (0, 16),
+                       "blocks.0.mlp.fc1.weight": (38400, 0)},
+    "patchconvnet_mini_32": {"blocks.0.attn.qkv_pos.0.weight": (9600, 0)},
+    "patchconvnet_mini_multi_32": {"blocks.0.attn.qkv_pos.0.weight": (9600, 0)},
+    "lvvit_l_224": {"pos_embed": (1, 2, 768), "patch_embed.proj.weight": (0, 8), "patch_embed.conv1.weight": (10**6, 0),
+                    "blocks.0.mlp.fc1.weight": (2304, 0)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shapes_that_claim_a_giant_model_of_another_family(tmp_path, image, name):
+    family, config = find_model(name)
+    names = family.model.shapes_of(config.changed(num_classes=1000))
+    shapes = dict.fromkeys(names, (0,)) | SHAPES[name] | ({"head.weight": (1000, 0)} if "head.weight" in names else {})
+    save_file({key: np.zeros(shape, np.uint8) for key, shape in shapes.items()}, tmp_path / "w.safetensors")
+    because = f"has the names of a {family.name}, but the model of its configuration has"
+    refused("predict", image, "--weights", tmp_path / "w.safetensors", "--device", "cpu", because=because)
+
+
+HOSTILE = [(), (0,), (2**62, 0), (0, 2**62), (1, 2**31, 0), (3,) * 8]
+
+
+@pytest.mark.parametrize("shape", HOSTILE, ids=str)
+@pytest.mark.parametrize("name", OTHERS)
+def test_shapes_that_nobody_expects(tmp_path, name, shape):
+    """Every tensor in turn has an odd shape: that is a sentence, whatever is read of it."""
+    family, config = find_model(name)
+    shapes = family.model.shapes_of(config.changed(num_classes=5))
+    for key in shapes:
+        file = WeightFile(tmp_path / "w.pth", shapes | {key: shape}, lambda name: np.zeros(0))
+        try:
+            recognised(file)
+        except ValueError as error:
+            assert "w.pth" in str(error)
+
+
 INFOS = {
     "too few names": ({"class_names": ["a"]}, "1 class names do not fit a model with 5 classes"),
     "numbers as names": ({"class_names": [1, 2, 3, 4, 5]}, "class_names must be a list of strings"),
@@ -125,10 +225,12 @@ def test_shapes_that_claim_a_giant_model(tmp_path, image):
         "pos_embed": (1, 1, 9000), "patch_embed.proj.weight": (0, 16), "head.weight": (1000, 0),
         "blocks.0.attn.proj_l.weight": (4, 0), "blocks.0.mlp.fc1.weight": (36_000, 0), "blocks_token_only.0": (0,),
     }  # fmt: skip
+    names = (name for name in CaiT(**SMALL).state_dict() if name.startswith("blocks.0."))
+    shapes = dict.fromkeys(names, (0,)) | shapes
     claimed = {name: np.zeros(shape, np.uint8) for name, shape in shapes.items()}
     save_file(claimed, tmp_path / "w.safetensors")
     np.savez_compressed(tmp_path / "w.npz", **claimed)
-    assert (tmp_path / "w.npz").stat().st_size < 2000
+    assert (tmp_path / "w.npz").stat().st_size < 10_000
     for path in (tmp_path / "w.safetensors", tmp_path / "w.npz"):
         because = "has the names of a cait, but the model of its configuration has 2 blocks and 1,9"
         refused("predict", image, "--weights", path, "--device", "cpu", because=because)
@@ -160,10 +262,11 @@ def test_shapes_without_memory_are_those_of_the_model():
     assert model.head.weight.data.any(), "weights are drawn again after it"
 
 
-def test_costs_of_absurd_sizes_are_exact():
-    most = 10**9
-    config = CaiTConfig(most, (most, most), 1, most, most, 0.0, 1, most, 1.0, 1.0)
-    assert config.cost().parameters > most**3
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_costs_of_absurd_sizes_are_exact(family):
+    smallest = min(family.presets.values(), key=lambda config: config.cost().parameters)
+    config = smallest.changed(num_classes=10**9, img_size=2**29, dim=96 * 10**6, depth=10**9)
+    assert 10**25 < config.cost().parameters < 10**40 and len(str(config.cost().forward_bytes)) < 60
 
 
 # ---- weights that are not finite

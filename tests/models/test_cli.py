@@ -17,11 +17,19 @@ from tests.golden.recipe import FOLDER
 def test_models(capsys):
     assert main(["models"]) == 0
     table = capsys.readouterr().out
-    assert "cait_xxs24_224 *  192     4   24+2    16      12.0     2.5" in table and "cait_m48_448 *" in table
+    lines = table.splitlines()
+    rows = {line.split()[0]: line for line in lines[: lines.index("")]}
+    assert " ".join(rows["cait_xxs24_224"].split()) == "cait_xxs24_224 192 4 24+2 16 12.0 2.5 74 *"
+    assert " ".join(rows["resmlp_12_224"].split()) == "resmlp_12_224 384 12 16 15.4 3.0 48 * .dist .dino"
+    assert rows["patchconvnet_s60_384"].endswith("  .in21k") and rows["deit_mini_32"].endswith(" 3")
+    ends = [lines[0].index(title) + len(title) for title in ("heads", "depth", "patch", "params M", "GFLOPs")]
+    for row in rows.values():  # columns, whatever the length of a name; heads are empty where there are none
+        assert all(row[end] == " " for end in ends) and len(row) < 120
+    assert not rows["resmlp_12_224"][ends[0] - 5 : ends[0]].strip()
     assert main(["models", "cait_tiny*", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in rows] == ["cait_tiny_32", "cait_tiny_64"]
-    assert rows[0]["parameters"] == 1_004_464 and rows[0]["heads"] == 2
+    assert rows[0]["parameters"] == 1_004_464 and rows[0]["heads"] == 2 and rows[0]["published"] == []
 
 
 def test_weights_info(tmp_path, capsys):
@@ -42,8 +50,12 @@ def test_weights_info(tmp_path, capsys):
     [
         (["models", "nope*"], "no model matches 'nope*'"),
         (["weights", "info", "nowhere.npz"], "there is no weights file nowhere.npz"),
-        (["weights", "get", "cait_xxs24_225"], "unknown model 'cait_xxs24_225': did you mean cait_xxs24_224"),
-        (["weights", "get", "cait_tiny_32"], "there are no published weights for cait_tiny_32"),
+        (
+            ["weights", "get", "cait_xxs24_225"],
+            "there are no published weights cait_xxs24_225: did you mean cait_xxs24",
+        ),
+        (["weights", "get", "cait_tiny_32"], "there are no published weights cait_tiny_32"),
+        (["train", "--preset", "deit_minni"], "unknown model 'deit_minni': did you mean deit_mini_"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments, sentence, capsys):

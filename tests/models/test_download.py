@@ -10,10 +10,13 @@ from safetensors.numpy import save_file
 
 import minicait
 from minicait.files.download import DownloadError, UnreachableError, cache_directory, download
-from minicait.files.pretrained import _shapes, get_weights
+from minicait.files.pretrained import _shapes, get_weights, sources
+from minicait.models import find_published, published_models
 from minicait.models.cait import CaiT
+from tests.attack.pth_files import save_pth
 from tests.golden.recipe import FOLDER, MODELS, random_weights
 from tests.local_server import local_server
+from tests.models.test_family_files import mini, of_timm, same
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
 NAME = "cait_xxs24_224"
@@ -198,8 +201,79 @@ def test_weights_of_another_model_are_not_kept(mirror):
         get_weights("cait_xxs36_224")
 
 
+# ---- all families
+
+
+def test_addresses_of_published_weights():
+    every = {name: sources(name) for name in published_models()}
+    assert len({url for found in every.values() for url, _ in found}) == sum(map(len, every.values()))
+    meta = "https://dl.fbaipublicfiles.com/deit"
+    releases = "https://github.com/zihangJiang/TokenLabeling/releases/download"
+    hub = "https://huggingface.co/timm/{}/resolve/main/model.safetensors"
+    for name, official, copy in (
+        ("cait_xxs24_224", f"{meta}/XXS24_224.pth", "cait_xxs24_224.fb_dist_in1k"),
+        ("deit_tiny_patch16_224", f"{meta}/deit_tiny_patch16_224-a1311bcf.pth", "deit_tiny_patch16_224.fb_in1k"),
+        ("deit3_huge_patch14_224.in21k", f"{meta}/deit_3_huge_224_21k_v1.pth",
+         "deit3_huge_patch14_224.fb_in22k_ft_in1k"),
+        ("resmlp_big_24_224.dist", f"{meta}/resmlpB_24_dist.pth", "resmlp_big_24_224.fb_distilled_in1k"),
+        ("patchconvnet_b120_384.in21k", f"{meta}/b120_384_21k.pth", None),
+        ("lvvit_s_384", f"{releases}/1.0/lvvit_s-26M-384-84.4.pth.tar", None),
+        ("lvvit_t_224", f"{releases}/v0.2.0/lvvit_t.pth", None),
+    ):  # fmt: skip
+        copies = [(hub.format(copy), f"{name}.safetensors")] if copy else []
+        assert every[name] == [*copies, (official, f"{name}.pth")]
+
+
+SMALL_ONES = {  # published weights, a small model in the place of theirs, where they are, and how they are written
+    "deit_tiny_patch16_224": ("deit_mini_32", "/timm/deit_tiny_patch16_224.fb_in1k", None),
+    "deit_base_distilled_patch16_384": ("deit_mini_distilled_32",
+                                        "/official/deit_base_distilled_patch16_384-d0272ac0.pth",
+                                        lambda state: {"model": state}),
+    "deit3_small_patch16_224.in21k": ("deit3_mini_32", "/timm/deit3_small_patch16_224.fb_in22k_ft_in1k", None),
+    "resmlp_12_224.dist": ("resmlp_mini_32", "/timm/resmlp_12_224.fb_distilled_in1k", None),
+    "resmlp_24_224.dino": ("resmlp_mini_32", "/official/resmlp_24_dino.pth", lambda state: state),
+    "patchconvnet_s60_384.in21k": ("patchconvnet_mini_32", "/official/s60_384_21k.pth", lambda state: state),
+    "patchconvnet_s60_multi_224.finetuned": ("patchconvnet_mini_multi_32", "/official/s60_multi_finetune_1k.pth",
+                                             lambda state: {"model": {f"module.{k}": v for k, v in state.items()}}),
+    "lvvit_s_224": ("lvvit_mini_32", "/official/lvvit_s-26M-224-83.3.pth.tar", lambda state: {"state_dict": state}),
+}  # fmt: skip
+
+
+@pytest.fixture(params=SMALL_ONES)
+def small_one(request, server, tmp_path, monkeypatch):
+    """Name and model of published weights that the local server has, which are small."""
+    name, (preset, address, layout) = request.param, SMALL_ONES[request.param]
+    model, published = mini(preset, img_size=None if preset.startswith("resmlp") else 48), name.partition(".")[0]
+    for variable, value in (("HF_ENDPOINT", ""), ("MINICAIT_OFFICIAL", "/official"), ("MINICAIT_CACHE", None)):
+        monkeypatch.setenv(variable, str(tmp_path / "cache") if value is None else server.url + value)
+    monkeypatch.setitem(find_published(name)[0].presets, published, model.config)
+    state, path = dict(model.state_dict()), tmp_path / "made"
+    save_file(of_timm(state), path) if layout is None else save_pth(path, layout(state))
+    server.files[address if layout else f"{address}/resolve/main/model.safetensors"] = path.read_bytes()
+    return name, model
+
+
+def test_published_weights_of_every_family(small_one, server, tmp_path):
+    name, model = small_one
+    built, info = minicait.load_model(name)
+    assert same(built, model) and built.config == model.config and info.crop_ratio == model.config.crop_ratio
+    asked = [path for path, _ in server.log]
+    assert [path in server.files for path in asked] == [False] * (len(asked) - 1) + [True]
+    assert [path.stem for path in (tmp_path / "cache/weights").iterdir()] == [name]
+    assert minicait.load_model(name, classes=["a", "b"])[0].num_classes == 2 and len(server.log) == len(asked)
+
+
+def test_weights_of_another_size_are_not_kept_in_any_family(small_one, server, tmp_path, monkeypatch):
+    name, model = small_one
+    family, _, _ = find_published(name)
+    monkeypatch.setitem(family.presets, name.partition(".")[0], model.config.changed(num_classes=8))
+    with pytest.raises(DownloadError, match=f"{name} is not its weights: its tensors are not those of {name}"):
+        get_weights(name)
+    assert not list((tmp_path / "cache/weights").iterdir())
+
+
 def test_only_published_models_have_published_weights(mirror):
-    with pytest.raises(ValueError, match="there are no published weights for cait_tiny_32; there are for cait_m36_384"):
-        get_weights("cait_tiny_32")
-    with pytest.raises(ValueError, match="unknown model"):
-        get_weights("cait_nope")
+    for name, near in (("cait_tiny_32", "cait_s36_384"), ("resmlp_12_224.dst", "resmlp_12_224.dist"),
+                       ("patchconvnet_s60_384", "patchconvnet_s60_224 or patchconvnet_s60_384.in21k")):  # fmt: skip
+        with pytest.raises(ValueError, match=f"there are no published weights {name}: did you mean {near}"):
+            get_weights(name)

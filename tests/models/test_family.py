@@ -35,12 +35,14 @@ def test_every_name(name):
     assert type(model) is family.model and models.family_of(model) is family and model.config == shallow
     assert model.parameter_count() == model.cost().parameters == shallow.cost().parameters
     assert (model.num_classes, model.img_size, model.grid) == (10, config.img_size, config.grid)
-    assert set(model.classifiers) <= {path for path, _ in model.named_modules()}
+    assert set(model.classifiers) <= {path for path, _ in model.named_modules()} | model.state_dict().keys()
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_every_family(family):
-    assert models.family_named(family.name) is family and set(family.published) <= set(family.presets)
+    assert models.family_named(family.name) is family
+    assert all(re.fullmatch(r"[a-z0-9_]+(\.[a-z0-9]+)?", name) for name in family.published)
+    assert {name.partition(".")[0] for name in family.published} <= set(family.presets)
     assert all(re.fullmatch(r"[a-z0-9_]+", name) for name in family.presets)
     name, config = min(family.presets.items(), key=lambda item: item[1].cost().parameters)
     model = minicait.create_model(name, 7, seed=1).eval()
@@ -123,7 +125,9 @@ def test_names_belong_to_one_family_each():
     names = list_models()
     assert len(names) == len(set(names)) and {family.name for family in FAMILIES} >= {"cait"}
     assert list_models("cait_xxs24_*") == ["cait_xxs24_224", "cait_xxs24_384"] and list_models("nothing*") == []
-    assert set(models.published_models()) <= set(names)
+    published = models.published_models()
+    assert len(published) == len(set(published)) == 66 and models.published_models("cait_tiny_32") == []
+    assert models.published_models("resmlp_12_224") == ["resmlp_12_224", "resmlp_12_224.dist", "resmlp_12_224.dino"]
     with pytest.raises(ValueError, match="unknown family 'resnet': expected cait"):
         models.family_named("resnet")
 

@@ -6,7 +6,8 @@ import pytest
 import autograd as ag
 import minicait
 from autograd import ops
-from minicait.models.cait import PUBLISHED, CaiT
+from minicait.models import find_model, find_published, published_models
+from minicait.models.cait import CaiT
 from minicait.models.positions import resize_positions
 from tests.golden.recipe import FOLDER, MODELS, batch, random_weights
 
@@ -27,9 +28,15 @@ def timm():
     del library
 
 
+def official(model, tensors):
+    """timm's tensors under official names, with official shapes."""
+    pairs = {model.official(name, tuple(x.shape)): x for name, x in tensors.items()}
+    return {name: x.reshape(shape) for (name, shape), x in pairs.items()}
+
+
 def gradient_error(model, gradients, reference):
     """The largest error of a gradient, relative to its largest value, or to 1e-4 of the model's where it is tiny."""
-    wanted = {name: p.grad.numpy() for name, p in reference.named_parameters()}
+    wanted = official(model, {name: p.grad.numpy() for name, p in reference.named_parameters()})
     largest = max(np.abs(g).max() for g in wanted.values())
     return max(
         np.abs(g.numpy() - wanted[name]).max() / max(np.abs(wanted[name]).max(), 1e-4 * largest)
@@ -38,8 +45,6 @@ def gradient_error(model, gradients, reference):
 
 
 def compare(model, reference, images, labels):
-    state = model.state_dict()
-    reference.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()})
     theirs = reference(torch.from_numpy(images))
     torch.nn.functional.cross_entropy(theirs, torch.from_numpy(labels)).backward()
     ours = model(images)
@@ -48,14 +53,26 @@ def compare(model, reference, images, labels):
     return np.abs(ours.numpy() - theirs).max() / np.abs(theirs).max(), gradient_error(model, gradients, reference)
 
 
-def test_cait_xxs24_224_in_float32(timm):
-    model = minicait.create_model("cait_xxs24_224", drop_path_rate=0.0)
-    rng = np.random.default_rng(0)
-    for p in model.parameters():
-        p.data += rng.standard_normal(p.shape, dtype=np.float32) * 0.05
-    images, labels = rng.standard_normal((2, 3, 224, 224), dtype=np.float32), np.array([1, 2])
-    logits, gradients = compare(model, timm.create_model("cait_xxs24_224"), images, labels)
-    print(f"\ncait_xxs24_224, float32: logits {logits:.1e}, gradients {gradients:.1e}")
+@pytest.mark.parametrize(
+    ("name", "suffix"),
+    [("cait_xxs24_224", "safetensors"), ("deit_tiny_patch16_224", "safetensors"),
+     ("deit_tiny_distilled_patch16_224", "pth"), ("deit3_small_patch16_224", "safetensors"), ("resmlp_12_224", "pth")],
+)  # fmt: skip
+def test_weights_of_timm_in_float32(name, suffix, timm, tmp_path):
+    """A file that timm's model wrote, read by load_model: all logits, and the gradients of every parameter."""
+    from safetensors.torch import save_file
+
+    torch.manual_seed(0)
+    reference, path = timm.create_model(name).eval(), tmp_path / f"w.{suffix}"
+    for p in reference.parameters():
+        p.data += 0.05 * torch.randn(p.shape)
+    save_file(reference.state_dict(), path) if suffix == "safetensors" else torch.save(reference.state_dict(), path)
+    model, info = minicait.load_model(path)
+    hidden = {"layer_scale": "its first value is not in the weights"}
+    assert info.config.to_json() | hidden == find_model(name)[1].to_json() | hidden
+    images = np.random.default_rng(0).standard_normal((2, 3, 224, 224), dtype=np.float32)
+    logits, gradients = compare(model, reference, images, np.array([1, 2]))
+    print(f"\n{name}, float32: logits {logits:.1e}, gradients {gradients:.1e}")
     assert logits < 1e-4 and gradients < 1e-3
 
 
@@ -70,12 +87,26 @@ def test_small_models_in_float64(name, timm):
     assert logits < 1e-9 and gradients < 1e-9
 
 
-@pytest.mark.parametrize("name", sorted(set(PUBLISHED) - {"cait_m36_384", "cait_m48_448"}))
-def test_names_shapes_and_order_of_published_models(name, timm):
+ON_THE_HUB = [name for name in published_models() if find_published(name)[2].hub]
+
+
+@pytest.mark.parametrize("name", sorted({name.partition(".")[0] for name in ON_THE_HUB}))
+def test_names_and_shapes_of_published_models(name, timm):
     with torch.device("meta"):
         reference = timm.create_model(name)
-    ours = [(key, p.shape) for key, p in minicait.create_model(name).named_parameters()]
-    assert ours == [(key, tuple(p.shape)) for key, p in reference.named_parameters()]
+    family, config = find_model(name)
+    theirs = [family.model.official(key, tuple(p.shape)) for key, p in reference.named_parameters()]
+    ours = family.model.shapes_of(config)
+    assert ours == dict(theirs) and len(theirs) == len(ours)
+    assert family.name != "cait" or list(ours.items()) == theirs  # and their order
+
+
+@pytest.mark.parametrize("name", ON_THE_HUB)
+def test_addresses_are_those_of_timm(name, timm):
+    published = find_published(name)[2]
+    config = timm.models.get_pretrained_cfg(published.hub.removeprefix("timm/"))
+    assert config.hf_hub_id == published.hub and published.hub.startswith(f"timm/{name.partition('.')[0]}.")
+    assert config.url == f"https://dl.fbaipublicfiles.com/deit/{published.official}"
 
 
 def test_our_weights_load_into_timm(timm, tmp_path):

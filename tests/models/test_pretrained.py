@@ -55,7 +55,8 @@ def test_a_published_name(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(
     ("weights", "sentence"),
-    [("cait_xxs99", "there are no weights cait_xxs99: give a file, or one of cait_m36_384"),
+    [("cait_xxs99", "there is no weights file cait_xxs99, and there are no published weights cait_xxs99: did you mean"),
+     ("deit3_small_patch16_224.in22k", "did you mean deit3_small_patch16_224.in21k"),
      ("nowhere.pth", r"there is no weights file nowhere\.pth")],
 )  # fmt: skip
 def test_no_weights(weights, sentence):

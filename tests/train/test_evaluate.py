@@ -22,6 +22,21 @@ def test_evaluation_counts():
     assert scores.loss == pytest.approx(ops.cross_entropy(logits, labels).item(), rel=1e-6)
 
 
+def test_guesses_among_the_classes_of_the_data():
+    model = small()
+    _, val = loaders()
+    known = np.array([7, 2, 4])  # in the order of the data
+    batches = [(b.images, known[b.labels % 3]) for b in val]
+    logits = predict(model, np.concatenate([images for images, _ in batches]))
+    labels = np.concatenate([labels for _, labels in batches])
+    scores = evaluate(model, batches, data_classes=known)
+    assert scores.top1 == (logits.argmax(1) == labels).mean()
+    others = np.setdiff1d(np.arange(logits.shape[1]), known)
+    logits[:, others] = -np.inf
+    assert scores.top1_of_data_classes == (logits.argmax(1) == labels).mean() > scores.top1
+    assert evaluate(model, batches).top1_of_data_classes is None
+
+
 def test_attention_inside_of_a_model_that_looks_everywhere_alike():
     model, shapes = small(), Shapes(30, 16)
     for block in model.blocks_token_only:

@@ -1,0 +1,70 @@
+"""A run with every family: it trains, is stopped, resumes bit by bit, predicts and evaluates."""
+
+import json
+import os
+import signal
+
+import pytest
+
+import minicait
+from minicait.cli import main
+from minicait.cli.train import _model_name
+from minicait.data.shapes import CLASSES
+from minicait.models import FAMILIES
+from minicait.train import Trainer
+from tests.train.runs import assert_same_run, log
+
+PRESETS = ["tiny", "deit_mini", "deit_mini_distilled", "deit3_mini", "resmlp_mini", "patchconvnet_mini", "lvvit_mini"]
+
+
+def train(*options):
+    return main(["train", "--device", "cpu", *map(str, options)])
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_run(preset, tmp_path, monkeypatch, capsys):
+    smoke = ["--preset", preset, "--data", "shapes", "--img-size", 16, "--smoke"]
+    assert train(*smoke, "--out", tmp_path / "whole") == 0
+    whole, stopped = (tmp_path / name / f"shapes-{preset}-1" for name in ("whole", "stopped"))
+    real, steps = Trainer.step, []
+
+    def interrupted(self, images, targets):
+        steps.append(1)
+        if len(steps) == 6:  # in the second epoch
+            os.kill(os.getpid(), signal.SIGTERM)
+        return real(self, images, targets)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", interrupted)
+        assert train(*smoke, "--out", tmp_path / "stopped") == 128 + signal.SIGTERM
+    assert train("--resume", stopped) == 0
+    assert_same_run(whole, stopped)
+    capsys.readouterr()
+
+    weights = ["--device", "cpu", "--weights", str(whole / "weights/best.safetensors")]
+    assert main(["eval", *weights, "--val-images", "20", "--json"]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    best = max(float(row[name]) for row in log(whole) for name in ("top1", "ema_top1"))
+    assert scores["top1"] == scores["top1_of_data_classes"] == best
+    assert main(["predict", *weights, str(whole / "example.png"), "--json"]) == 0
+    (result,) = json.loads(capsys.readouterr().out)
+    assert {guess["class"] for guess in result["guesses"]} <= set(CLASSES)
+    assert minicait.load_model(weights[-1])[1].class_names == list(CLASSES)
+    assert json.loads((whole / "args.json").read_text())["model"] == _model_name(preset, "shapes")
+
+
+def test_every_family_has_small_presets():
+    """Short names are completed for shapes and for photographs."""
+    for preset in PRESETS:
+        names = [_model_name(preset, data) for data in ("shapes", "photos")]
+        assert [name[-3:] for name in names] == ["_32", "_64"] and names[0].endswith(f"{preset}_32")
+    assert {family.name for family in FAMILIES} == {_model_name(p, "shapes").partition("_")[0] for p in PRESETS}
+
+
+@pytest.mark.parametrize(
+    ("short", "name"),
+    [("deit_tiny", "deit_tiny_patch16_224"), ("deit3_base", "deit3_base_patch16_224"), ("s60", "patchconvnet_s60_224"),
+     ("lvvit_s", "lvvit_s_224"), ("resmlp_12", "resmlp_12_224"), ("small", "cait_small_64"), ("nope", "nope")],
+)  # fmt: skip
+def test_short_names(short, name):
+    assert _model_name(short, "photos") == name
