@@ -1,8 +1,7 @@
 """Attention, fused into one operation, because the attention maps are the largest arrays of a model.
 
-`mask`, if given, is a boolean array that is True where a query may attend to a key, of any shape that broadcasts to
-(B, heads, M, N). A query that may attend to nothing gets zeros. `observe`, if given, is called with the attention maps
-of forward.
+`mask`, if given, says where queries may attend, and gets no gradient. `observe`, if given, is called with the
+attention maps of forward.
 """
 
 from __future__ import annotations
@@ -159,13 +158,17 @@ def _constant_mask(name: str, mask: Any, like: Tensor) -> Array | None:
 
 
 def attention(q: Any, k: Any, v: Any, heads: int, mask: Any = None, observe: Observer = None) -> Tensor:
-    """Multi-head attention of q (B, M, d) over k and v (B, N, d), where the boolean `mask` allows it."""
+    """Multi-head attention of q (B, M, d) over k and v (B, N, d).
+
+    `mask` is True where a query may attend to a key, and broadcasts to (B, heads, M, N). A query that may attend to
+    nothing gets zeros.
+    """
     q, k, v = matmul_operands("attention", q, k, v)
     return Attention.apply(q, k, v, heads, _constant_mask("attention", mask, q), observe)
 
 
 def self_attention(qkv: Any, heads: int, mask: Any = None, observe: Observer = None) -> Tensor:
-    """Multi-head attention of all tokens over all tokens, where the boolean `mask` allows it; `qkv` is (B, N, 3d)."""
+    """Multi-head attention of all tokens over all tokens; `qkv` is (B, N, 3d), `mask` as in `attention`."""
     (qkv,) = matmul_operands("self_attention", qkv)
     return SelfAttention.apply(qkv, heads, _constant_mask("self_attention", mask, qkv), observe)
 

@@ -21,6 +21,7 @@ def draw(*shape, dtype=np.float32):
 PRODUCTS = {
     "matmul": (ops.matmul, (draw(4, 5), draw(5, 3))),
     "matmul of many": (ops.matmul, (draw(2, 4, 5), draw(2, 5, 3))),
+    "einsum": (lambda a, b: ops.einsum("ij,jk->ki", a, b), (draw(4, 5), draw(5, 3))),
     "linear": (ops.linear, (draw(2, 4, 5), draw(3, 5), draw(3))),
     "linear without bias": (ops.linear, (draw(4, 5), draw(3, 5))),
     "attention": (lambda q, k, v: ops.attention(q, k, v, 2), (draw(2, 1, 6), draw(2, 5, 6), draw(2, 5, 6))),

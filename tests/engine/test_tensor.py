@@ -156,7 +156,8 @@ def test_iteration_keeps_the_graph():
 def test_methods_are_the_operations():
     x = Tensor(np.random.default_rng(0).uniform(0.1, 1, (2, 3)))
     names = (
-        "abs exp log sqrt tanh erf sigmoid relu gelu sum mean var max min logsumexp softmax log_softmax squeeze flip"
+        "abs exp expm1 log log1p sin cos sqrt tanh erf sigmoid relu gelu silu sum mean var std norm cumsum max min any "
+        "all argmax logsumexp softmax log_softmax squeeze flip"
     )
     for name in names.split():
         np.testing.assert_array_equal(getattr(x, name)().numpy(), getattr(ops, name)(x).numpy())
@@ -165,7 +166,10 @@ def test_methods_are_the_operations():
     assert x.transpose(1, 0).shape == x.transpose((1, 0)).shape == x.swapaxes(0, 1).shape == (3, 2)
     assert x.broadcast_to(4, 2, 3).shape == x.broadcast_to((4, 2, 3)).shape == (4, 2, 3)
     assert x.expand_dims(0).shape == (1, 2, 3) and x.clip(0.2, 0.4).max().item() == 0.4
-    assert x.sum(1, keepdims=True).shape == (2, 1) and x.astype("float16").dtype == np.float16
+    assert x.sum(1, keepdims=True).shape == x.std(1, True).shape == x.norm(1, True).shape == (2, 1)
+    assert x.cumsum(0).shape == (2, 3) and x.argmax(1).shape == x.any(1).shape == x.all(1).shape == (2,)
+    np.testing.assert_allclose(x.std(0, ddof=1).numpy() ** 2, x.var(0, ddof=1).numpy())
+    assert x.astype("float16").dtype == np.float16
     assert (-x).numpy().max() < 0 and abs(-x).numpy().min() > 0
 
 
