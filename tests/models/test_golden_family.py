@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import autograd as ag
-from autograd import ops
 from minicait import record
 from minicait.models.deit import DeiT
 from minicait.models.deit3 import DeiT3
