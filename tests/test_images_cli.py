@@ -217,7 +217,7 @@ def test_whoever_doubts_an_error_can_see_where_it_comes_from(monkeypatch):
         (["--data", "{photos}", "--train-images", "0"], "--train-images must be at least 1, got 0"),
         (["--data", "{photos}", "--keep-side", "-3"], "--keep-side must be at least 1, got -3"),
         (["--data", "{photos}", "--weights", "none.safetensors"], "there is no weights file none.safetensors"),
-        (["--data", "{photos}", "--weights", "cait_xxs25"], "there are no weights cait_xxs25"),
+        (["--data", "{photos}", "--weights", "cait_xxs25"], "there are no published weights cait_xxs25"),
         (["--data", "{photos}", "--weights", "x.pth", "--preset", "small"], "omit --preset"),
         (["--data", "{photos}", "--teacher", "none.safetensors"], "there is no weights file none.safetensors"),
     ],

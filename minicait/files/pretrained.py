@@ -60,10 +60,10 @@ def open_pretrained(weights: str | Path) -> tuple[WeightFile, Info]:
 def recognised(file: WeightFile) -> Info:
     """Derive the model of a file without metadata from the names and shapes of its tensors."""
     for family in FAMILIES:
-        own = next(iter(family.presets.values())).changed(depth=1)
+        some = next(iter(family.presets.values())).changed(depth=1)
         try:
             shapes = file.renamed(family.model.official).shapes
-            if first_block(shapes) != first_block(family.model.shapes_of(own)):
+            if first_block(shapes) != first_block(family.model.shapes_of(some)):  # by this, families exclude each other
                 continue
             config = family.model.config_of(shapes)
         except (KeyError, IndexError, ValueError, ZeroDivisionError):

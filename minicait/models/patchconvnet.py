@@ -289,13 +289,13 @@ PRESETS = {
     for size in sizes
 }  # fmt: skip
 # trained on ImageNet-1k; .in21k: on ImageNet-21k, then fine-tuned on ImageNet-1k
-_FILES = ("s60_224_1k", "s120_224_1k", "b60_224_1k", "b120_224_1k", "s60_224_21k", "s60_384_21k", "s60_512_21k",
-          "b60_224_21k", "b60_384_21k", "b120_224_21k", "b120_384_21k")  # fmt: skip
 PUBLISHED = {
-    f"patchconvnet_{file.removesuffix('_21k').removesuffix('_1k')}{'.in21k' * file.endswith('_21k')}": Published(
-        f"{file}.pth"
+    f"patchconvnet_{name}{tag}": Published(f"{name}_{file}.pth")
+    for tag, file, names in (
+        ("", "1k", ("s60_224", "s120_224", "b60_224", "b120_224")),
+        (".in21k", "21k", ("s60_224", "s60_384", "s60_512", "b60_224", "b60_384", "b120_224", "b120_384")),
     )
-    for file in _FILES
+    for name in names
 } | {  # from new weights, and fine-tuned from those of one class token
     "patchconvnet_s60_multi_224": Published("s60_multi_scratch_1k.pth"),
     "patchconvnet_s60_multi_224.finetuned": Published("s60_multi_finetune_1k.pth"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,13 @@ from .model import Config
 def blocks_in(shapes: Mapping[str, tuple[int, ...]], stage: str = "blocks") -> int:
     """Number of blocks of a stage."""
     return len({name.split(".")[1] for name in shapes if name.startswith(f"{stage}.")})
+
+
+def mlp_ratio(shapes: Mapping[str, tuple[int, ...]], dim: int) -> float:
+    """The ratio of which dim makes as many hidden values as the first block's MLP has, in spite of rounding."""
+    hidden = shapes["blocks.0.mlp.fc1.weight"][0]
+    ratio = hidden / dim
+    return ratio if int(dim * ratio) == hidden else math.nextafter(ratio, math.inf)
 
 
 def first_block(shapes: Mapping[str, tuple[int, ...]]) -> set[str]:

@@ -22,7 +22,7 @@ from ..nn.layers import truncated_normal
 from . import cost
 from .cost import Cost, Part, cost_of
 from .model import Config, Family, LazyTensor, Model, Outputs, Published
-from .recognise import blocks_in, preset_of
+from .recognise import blocks_in, mlp_ratio, preset_of
 from .transformer import check_ratio
 
 CLASS_BLOCKS = 2  # of the class-MLP, as CaiT has class-attention layers
@@ -200,7 +200,7 @@ class ResMLP(Model):
         return ResMLPConfig(
             num_classes=shapes["head.weight"][0], img_size=(math.isqrt(patches) * patch,) * 2, patch_size=patch,
             dim=dim, depth=depth, drop_path_rate=0.0 if preset is None else preset.drop_path_rate,
-            layer_scale=1e-5, class_mlp="cls_token" in shapes, mlp_ratio=shapes["blocks.0.mlp.fc1.weight"][0] / dim,
+            layer_scale=1e-5, class_mlp="cls_token" in shapes, mlp_ratio=mlp_ratio(shapes, dim),
         )  # fmt: skip
 
     def describe(self) -> str:

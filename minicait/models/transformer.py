@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .model import MOST, Config
-from .recognise import blocks_in, preset_of
+from .recognise import blocks_in, mlp_ratio, preset_of
 
 CHANNELS = 64  # of a head in most vision transformers
 
@@ -41,7 +41,7 @@ def sizes_in(
     preset = preset_of(presets, dim=dim, depth=depth)
     return {
         "num_classes": shapes["head.weight"][0], "img_size": math.isqrt(tokens - prefix) * patch, "patch_size": patch,
-        "dim": dim, "depth": depth, "mlp_ratio": shapes["blocks.0.mlp.fc1.weight"][0] / dim,
+        "dim": dim, "depth": depth, "mlp_ratio": mlp_ratio(shapes, dim),
         "heads": dim // CHANNELS if preset is None else preset.heads,
         "drop_path_rate": 0.0 if preset is None else preset.drop_path_rate,
     }  # fmt: skip

@@ -266,7 +266,7 @@ def test_shapes_without_memory_are_those_of_the_model():
 def test_costs_of_absurd_sizes_are_exact(family):
     smallest = min(family.presets.values(), key=lambda config: config.cost().parameters)
     config = smallest.changed(num_classes=10**9, img_size=2**29, dim=96 * 10**6, depth=10**9)
-    assert 10**25 < config.cost().parameters < 10**40 and len(str(config.cost().forward_bytes)) < 60
+    assert 10**25 < config.cost().parameters < 10**45 and len(str(config.cost().forward_bytes)) < 60
 
 
 # ---- weights that are not finite

@@ -336,7 +336,7 @@ def test_the_command(files, tmp_path, capsys):
     [
         ("no.jpg", [], "no.jpg cannot be read: it is not a JPEG, PNG, WebP, GIF, BMP or TIFF image"),
         ("none.jpg", [], "there is no image"),
-        ("a.png", ["--weights", "nowhere"], "there are no weights nowhere"),
+        ("a.png", ["--weights", "nowhere"], "there is no weights file nowhere"),
         ("a.png", ["--weights", "nowhere.safetensors"], "nowhere.safetensors"),
         (
             "a.png",

@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import minicait
+from minicait.cli import main
 from minicait.files.download import DownloadError, UnreachableError, cache_directory, download
 from minicait.files.pretrained import _shapes, get_weights, sources
 from minicait.models import find_published, published_models
@@ -253,7 +254,7 @@ def small_one(request, server, tmp_path, monkeypatch):
     return name, model
 
 
-def test_published_weights_of_every_family(small_one, server, tmp_path):
+def test_published_weights_of_every_family(small_one, server, tmp_path, capsys):
     name, model = small_one
     built, info = minicait.load_model(name)
     assert same(built, model) and built.config == model.config and info.crop_ratio == model.config.crop_ratio
@@ -261,6 +262,9 @@ def test_published_weights_of_every_family(small_one, server, tmp_path):
     assert [path in server.files for path in asked] == [False] * (len(asked) - 1) + [True]
     assert [path.stem for path in (tmp_path / "cache/weights").iterdir()] == [name]
     assert minicait.load_model(name, classes=["a", "b"])[0].num_classes == 2 and len(server.log) == len(asked)
+    assert main(["weights", "get", name]) == 0
+    path, use = capsys.readouterr().out.splitlines()
+    assert path == str(get_weights(name)) and use == f"use: model, info = minicait.load_model({name!r})"
 
 
 def test_weights_of_another_size_are_not_kept_in_any_family(small_one, server, tmp_path, monkeypatch):

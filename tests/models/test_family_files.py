@@ -12,7 +12,10 @@ from minicait.cli import main
 from minicait.files.pretrained import recognised
 from minicait.files.weights import WeightFile, load_weights, open_weights
 from minicait.models import FAMILIES, find_model, list_models
+from minicait.models.cait import CaiT
+from minicait.models.lvvit import LVViT
 from minicait.models.positions import resize_positions
+from minicait.models.resmlp import ResMLP
 from tests.attack.pth_files import save_pth
 from tests.golden.recipe import FOLDER
 
@@ -104,8 +107,17 @@ def test_names_and_shapes_tell_the_model(name, monkeypatch):
         recognised(file)
 
 
+def test_hidden_values_that_are_no_multiple(tmp_path):
+    assert int(56 * (61 / 56)) == 60
+    sizes = {"num_classes": 2, "img_size": 8, "patch_size": 4, "dim": 56, "depth": 1}
+    for model in (CaiT(**sizes, heads=2, mlp_ratio=61.5 / 56), ResMLP(**sizes, mlp_ratio=61.5 / 56)):
+        np.savez(tmp_path / "w.npz", **model.state_dict())
+        again = minicait.load_model(tmp_path / "w.npz")[0]
+        assert again.config.hidden == 61 and same(again, model)
+
+
 def test_a_residual_factor_that_nobody_knows(tmp_path):
-    np.savez(tmp_path / "w.npz", **minicait.models.lvvit.LVViT(7, 32, 8, 96, 5, 3, stem_channels=4).state_dict())
+    np.savez(tmp_path / "w.npz", **LVViT(7, 32, 8, 96, 5, 3, stem_channels=4).state_dict())
     with pytest.raises(ValueError, match=r"w\.npz does not hold the weights of a known model"):
         minicait.load_model(tmp_path / "w.npz")
 
