@@ -1,4 +1,6 @@
-"""Colour maps that colour-blind readers can use: cividis for magnitudes, blue to orange for signed values."""
+"""Colours that colour-blind readers can use: cividis for magnitudes, blue to orange for signed values, and Okabe and
+Ito's for classes.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,10 @@ CIVIDIS = np.array([(0, 34, 78), (18, 53, 112), (59, 73, 108), (87, 93, 109), (1
 # blue over white, which is 0, to orange
 DIVERGING = np.array([(5, 60, 130), (45, 115, 185), (140, 185, 220), (248, 248, 248), (245, 180, 110), (215, 110, 20),
                       (135, 60, 0)], np.float64)  # fmt: skip
+
+CATEGORIES = ((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0),
+              (204, 121, 167))  # fmt: skip
+OTHER = (160, 160, 160)
 
 
 def rescale(values: np.ndarray) -> np.ndarray:

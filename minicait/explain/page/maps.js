@@ -11,17 +11,33 @@ function colour(value, scale) {
   return scale[below].map((c, i) => c + (position - below) * (scale[below + 1][i] - c));
 }
 
-// Draw a map from its minimum to its maximum; after mixing, values are signed, with 0 in the middle of the scale.
-// One pixel per patch: CSS scales it to the size of the image.
-function draw(canvas, values, kind) {
+// Colours of values, from their minimum to their maximum; signed values have 0 in the middle of the scale.
+function coloured(values, isSigned) {
+  let low = Infinity, high = -Infinity;
+  for (const value of values) [low, high] = [Math.min(low, value), Math.max(high, value)];
+  if (isSigned) [low, high] = [Math.min(low, -high), Math.max(high, -low)];
+  const position = (value) => (high > low ? (value - low) / (high - low) : isSigned ? 0.5 : 0);
+  return values.map((value) => [...colour(position(value), isSigned ? signed : scale), 255]);
+}
+
+// Draw a colour per patch, as one pixel: CSS scales it to the size of the image.
+function draw(canvas, colours) {
   const context = canvas.getContext("2d");
   const pixels = context.createImageData(columns, rows);
-  const centred = kind === "after", reach = Math.abs(values[farthest(values)]);
-  const low = centred ? -reach : Math.min(...values);
-  const span = centred ? 2 * reach : Math.max(...values) - low;
-  values.forEach((value, i) => {
-    const position = span > 0 ? (value - low) / span : centred ? 0.5 : 0;
-    pixels.data.set([...colour(position, centred ? signed : scale), 255], 4 * i);
+  colours.forEach((colour, i) => pixels.data.set(colour, 4 * i));
+  context.putImageData(pixels, 0, 0);
+}
+
+// Draw the maps of all patches, each at the place of its patch, with one scale and a line between them.
+function drawRows(canvas, maps) {
+  [canvas.width, canvas.height] = [columns * (columns + 1), rows * (rows + 1)];
+  const context = canvas.getContext("2d");
+  const pixels = context.createImageData(canvas.width, canvas.height);
+  coloured(maps.flat(), true).forEach((colour, i) => {
+    const patch = Math.floor(i / patches), other = i % patches;
+    const y = Math.floor(patch / columns) * (rows + 1) + Math.floor(other / columns);
+    const x = (patch % columns) * (columns + 1) + (other % columns);
+    pixels.data.set(colour, 4 * (y * canvas.width + x));
   });
   context.putImageData(pixels, 0, 0);
 }
@@ -34,7 +50,7 @@ const farthest = (values) => largest(values.map(Math.abs)); // from zero
 const nearlyEven = (low, high) => low === high || (low * high > 0 && Math.max(high / low, low / high) < 1.1);
 const where = (patch) => `row ${Math.floor(patch / columns) + 1}, column ${(patch % columns) + 1}`;
 
-// Unpack self-attention (see minicait/explain/packing.py): float16 for each row, then a byte for each value.
+// Unpack what patches take from each other (see minicait/explain/packing.py): float16 for each row, then a byte for each value.
 async function unpack(text) {
   const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
   const inflated = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
@@ -42,8 +58,11 @@ async function unpack(text) {
   const count = numbers.layers.length * heads * patches;
   const halves = new Uint16Array(content, 0, 2 * count);
   const codes = new Uint8Array(content, 4 * count);
-  const float = (half) => (half >> 10 ? (1 + (half & 1023) / 1024) * 2 ** ((half >> 10) - 15) : (half & 1023) * 2 ** -24);
-  // the attention of one patch, for a layer (of those in the file) and a head
+  const float = (half) => {
+    const exponent = (half >> 10) & 31, fraction = half & 1023;
+    return (half >> 15 ? -1 : 1) * (exponent ? (1 + fraction / 1024) * 2 ** (exponent - 15) : fraction * 2 ** -24);
+  };
+  // the weights of one patch, for a layer (of those in the file) and a head
   return (layer, head, patch) => {
     const row = (layer * heads + head) * patches + patch;
     const low = float(halves[row]), step = float(halves[count + row]) / numbers.steps;
