@@ -18,6 +18,7 @@ from ..nn.record import Record, record
 from .colours import CIVIDIS, colourise, rescale
 
 SIDE, GAP, CAPTION = 160, 8, 18  # pixels, on a sheet
+SHARE = 0.95  # of the patches that a scale covers in the blocks' self-attention, where few patches outshine all others
 
 
 def recorded(model: Model, images: np.ndarray) -> tuple[Record, Outputs]:
@@ -37,9 +38,9 @@ def class_attention(model: Model, images: np.ndarray) -> tuple[np.ndarray, np.nd
     return layers.reshape(*layers.shape[:3], *model.grid), outputs.logits.numpy()
 
 
-def saliency(attention: np.ndarray) -> np.ndarray:
+def saliency(attention: np.ndarray, share: float = 1.0) -> np.ndarray:
     """Reduce (heads, rows, columns) to one map from 0 to 1: the rescaled mean over heads, as in Fig. D.2."""
-    return rescale(attention.mean(axis=0))
+    return rescale(attention.mean(axis=0), share)
 
 
 def attention_sheet(
@@ -54,6 +55,7 @@ def attention_sheet(
     if not maps:
         return None
     p = softmax(outputs.logits.numpy(), -1)
+    share = 1.0 if inside.class_attention or outputs.tokens is not None else SHARE
     resampling = Image.Resampling.NEAREST if images.shape[2] < SIDE else Image.Resampling.LANCZOS
     captions = []
     for values, label in zip(p, labels, strict=True):
@@ -68,7 +70,7 @@ def attention_sheet(
         top = GAP + i * height
         draw.text((GAP, top), caption, "black", font)
         image = Image.fromarray(denormalise(images[i])).resize((SIDE, SIDE), resampling)
-        pictures = [image] + [overlay(image, rescale(each[i])) for each in maps]
+        pictures = [image] + [overlay(image, rescale(each[i], share)) for each in maps]
         for j, picture in enumerate(pictures):
             sheet.paste(picture, (GAP + j * (SIDE + GAP), top + CAPTION))
     return sheet

@@ -66,7 +66,7 @@ def sparsity_chart(inside: Inside) -> Chart:
     series = {matrix: {layer_label(name): share for name, share in shares.items()}
               for matrix, shares in inside.sparsity.items()}  # fmt: skip
     labels = list(dict.fromkeys(label for shares in series.values() for label in shares))
-    title = "Share of weights below 5 % of their matrix’s largest"
+    title = "Share of weights below 5 % of the largest in their matrix"
     return Chart("sparsity", title, "eq-sparse", _marks(labels, series, bars=True))
 
 

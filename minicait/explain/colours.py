@@ -19,9 +19,13 @@ CATEGORIES = ((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 
 OTHER = (160, 160, 160)
 
 
-def rescale(values: np.ndarray) -> np.ndarray:
-    """(x - min) / (max - min): from 0 to 1, as in the paper's figures. A constant map becomes 0."""
-    return (values - values.min()) / max(float(values.max() - values.min()), 1e-12)
+def rescale(values: np.ndarray, share: float = 1.0) -> np.ndarray:
+    """(x - min) / (max - min): from 0 to 1, as in the paper's figures. A constant map becomes 0.
+
+    share  of the values that the scale covers: larger ones become 1
+    """
+    low, high = values.min(), np.quantile(values, share) if share < 1 else values.max()
+    return np.minimum((values - low) / max(float(high - low), 1e-12), 1)
 
 
 def rescale_around_zero(values: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ from ..models.maps import class_maps, token_rows
 from ..nn import Conv2d, Mlp, Module, TokenLinear
 from ..nn.record import Record, Residual
 from ..train.evaluate import NOT_FINITE
-from .attention import recorded
+from .attention import SHARE, recorded
 
 MAX_RECORDED = 3_800_000_000  # bytes of activations, kept twice; the largest published model has 3,760,000,000
 SHOWN_CLASSES = 3  # that have maps, as in Fig. 5.6 of the thesis
@@ -58,7 +58,9 @@ class Inside:
     mixing: np.ndarray  # (depth, heads, heads + 1): weights that mix the heads, and their bias
     cross_patch: np.ndarray  # (depth, N, N): weights of linear layers along the patches, the same for every image
     class_weights: np.ndarray  # (layers, rows, columns): such weights with which a class token gathers the patches
-    sparsity: Mapping[str, Mapping[str, float]]  # share of small weights, by matrix and branch, beside cross-patch layers
+    sparsity: Mapping[
+        str, Mapping[str, float]
+    ]  # share of small weights, by matrix and branch, beside cross-patch layers
     branches: list[Branch]  # in order of computation, class attention last
 
     @property
@@ -71,6 +73,11 @@ class Inside:
         """The layers whose class attention says most: those of the class-attention stage, or the last block."""
         layers = list(range(len(self.class_attention)))
         return layers if self.own_stage else layers[-1:]
+
+    @property
+    def share(self) -> float:
+        """Share of the patches that the scale of class attention covers."""
+        return 1.0 if self.own_stage else SHARE
 
     @property
     def start(self) -> int:
@@ -116,24 +123,27 @@ def look(
     linear = [m.weight.numpy() for name in inside.residual if isinstance(m := modules[name], TokenLinear)]
     across = [weight for weight in linear if weight.shape == (patches, patches)]
     gather = [weight[0, 1:] for weight in linear if weight.shape == (1, 1 + patches)]
+    before, after, mixing = _between_patches(inside, model.config)
     return Inside(
-        " of ".join(filter(None, (type(model).__name__, model.describe()))),
-        image,
-        classes or [f"class {i}" for i in range(model.num_classes)],
-        softmax(logits, -1),
-        grid,
-        tokens[:, :, 1:].reshape(*tokens.shape[:2], *grid),
-        tokens[:, :, 0],
-        list(first),
-        bool(inside.class_attention),
-        distillation[:, :, 1:].reshape(*distillation.shape[:2], *grid),
-        np.zeros((0, *grid)) if by_class is None else by_class[0, best].reshape(-1, *grid),
-        np.zeros((0, model.num_classes)) if outputs.tokens is None else softmax(outputs.tokens.numpy()[0], -1),
-        *_between_patches(inside, model.config),
-        _stack(across, (patches, patches)),
-        _stack(gather, (patches,)).reshape(-1, *grid),
-        _sparsity(inside, modules) if linear else {},
-        [_branch(name, _kind(name, inside, modules), residual) for name, residual in inside.residual.items()],
+        model=" of ".join(filter(None, (type(model).__name__, model.describe()))),
+        image=image,
+        classes=classes or [f"class {i}" for i in range(model.num_classes)],
+        probabilities=softmax(logits, -1),
+        grid=grid,
+        class_attention=tokens[:, :, 1:].reshape(*tokens.shape[:2], *grid),
+        to_itself=tokens[:, :, 0],
+        class_layers=list(first),
+        own_stage=bool(inside.class_attention),
+        distillation=distillation[:, :, 1:].reshape(*distillation.shape[:2], *grid),
+        class_maps=np.zeros((0, *grid)) if by_class is None else by_class[0, best].reshape(-1, *grid),
+        patch_classes=np.zeros((0, 0)) if outputs.tokens is None else softmax(outputs.tokens.numpy()[0], -1),
+        before=before,
+        after=after,
+        mixing=mixing,
+        cross_patch=_stack(across, (patches, patches)),
+        class_weights=_stack(gather, (patches,)).reshape(-1, *grid),
+        sparsity=_sparsity(inside, modules) if linear else {},
+        branches=[_branch(name, _kind(name, inside, modules), residual) for name, residual in inside.residual.items()],
     )
 
 
@@ -147,10 +157,10 @@ def _between_patches(inside: Record, config: Config) -> tuple[np.ndarray, np.nda
     n, heads = config.patches, max((m.before.shape[1] for m in inside.attention.values()), default=1)
     shapes = [(heads, n, n), (heads, config.prefix + n, config.prefix + n)]
     maps = [m for m in inside.attention.values() if m.before.shape[1:] in shapes]
-    before, after = (_stack([m[i][0, :, -n:, -n:] for m in maps], (heads, n, n)) for i in (0, 1))
     unmixed = np.eye(heads, heads + 1)  # weights, and no bias, of heads that do not talk
     mixing = np.array([unmixed if m.mixing is None else m.mixing for m in maps]).reshape(-1, *unmixed.shape)
-    return before, after, mixing
+    before, after = [m.before[0, :, -n:, -n:] for m in maps], [m.after[0, :, -n:, -n:] for m in maps]
+    return _stack(before, (heads, n, n)), _stack(after, (heads, n, n)), mixing
 
 
 def _kind(name: str, inside: Record, modules: Mapping[str, Module]) -> str:

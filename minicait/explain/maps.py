@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,7 @@ class Maps(NamedTuple):
     has_mean: bool = False  # columns are heads, and their mean is one more
     has_slider: bool = False  # selects a layer, the last one at first; else all are shown
     signed: bool = False
+    share: float = 1.0  # of the patches that the scale of a map covers
 
 
 def all_maps(inside: Inside) -> Iterator[Maps]:
@@ -40,7 +41,7 @@ def all_maps(inside: Inside) -> Iterator[Maps]:
         yield Maps(*about, inside.class_maps[None], [""], classes, "eq-class-tokens")
     layers = [layer_label(name) for name in inside.class_layers]
     heads = [f"Head {h + 1}" for h in range(inside.class_attention.shape[1])]
-    in_blocks = {"has_mean": len(heads) > 1, "has_slider": len(layers) > 1}
+    in_blocks: Any = {"has_mean": len(heads) > 1, "has_slider": len(layers) > 1, "share": inside.share}
     if inside.own_stage and inside.class_attention.shape[:2] == (1, 1):
         about = "class-attention", "class-pooling", "Where the class token looks", "Class attention"
         yield Maps(*about, inside.class_attention, [""], ["Class attention"], "eq-8", inside.to_itself)
@@ -60,10 +61,10 @@ def all_maps(inside: Inside) -> Iterator[Maps]:
 
 
 class PatchLabels(NamedTuple):
-    """The most probable class of every patch (N,), as an index into `names`, which the most frequent class leads."""
+    """The most probable class of every patch (N,), as an index of `names`, which the most frequent class leads."""
 
     names: list[str]
-    index: np.ndarray
+    which: np.ndarray
     probability: np.ndarray
     patches: list[int]  # that have this class, by name
 

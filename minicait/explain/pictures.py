@@ -27,7 +27,7 @@ def enlarged(inside: Inside) -> Image.Image:
 def saliency_picture(inside: Inside, layer: int) -> Image.Image:
     """Draw saliency as in Fig. D.2: the grey image times the rescaled, enlarged mean over heads, in cividis."""
     grey = enlarged(inside).convert("L")
-    heat = Image.fromarray(saliency(inside.class_attention[layer]).astype(np.float32))
+    heat = Image.fromarray(saliency(inside.class_attention[layer], inside.share).astype(np.float32))
     strength = np.clip(np.asarray(heat.resize(grey.size, Image.Resampling.BICUBIC)), 0, 1)
     return Image.fromarray(colourise(np.asarray(grey) / 255 * strength))
 
@@ -60,7 +60,7 @@ def _maps_picture(inside: Inside, maps: Maps) -> Image.Image:
     if maps.has_mean:
         titles = [*(title.lower() for title in titles), "mean"]
         rows = {name: [*layer, layer.mean(axis=0)] for name, layer in zip(rows, maps.values, strict=True)}
-    return _sheet(inside, titles, rows, signed=0 if maps.signed else len(titles))
+    return _sheet(inside, titles, rows, 0 if maps.signed else len(titles), share=maps.share)
 
 
 def _patch_sheet(inside: Inside, titles: Sequence[str], between: np.ndarray, signed: int) -> Image.Image:
@@ -76,10 +76,12 @@ def _sheet(
     rows: Mapping[str, Sequence[np.ndarray]],
     signed: int,
     framed: int | None = None,
+    share: float = 1.0,
 ) -> Image.Image:
     """Draw maps over the image, a row per layer. From column `signed` on, values are signed, and 0 is white.
 
     framed  a patch to draw a frame around
+    share   of the patches that a scale covers
     """
     image = enlarged(inside)
     image = image.resize((TILE * image.width // image.height, TILE))
@@ -94,7 +96,7 @@ def _sheet(
         for column, values in enumerate(maps):
             corner = (left + column * width, top)
             is_signed = column >= signed
-            heat, colours = (rescale_around_zero(values), DIVERGING) if is_signed else (rescale(values), CIVIDIS)
+            heat, colours = (rescale_around_zero(values), DIVERGING) if is_signed else (rescale(values, share), CIVIDIS)
             sheet.paste(overlay(image, heat, colours=colours), corner)
             if framed is not None:
                 high, wide = TILE / inside.grid[0], image.width / inside.grid[1]
@@ -131,7 +133,7 @@ def _classes_picture(inside: Inside) -> Image.Image:
     """
     labels, image = patch_labels(inside), enlarged(inside)
     grey, (rows, columns) = image.convert("L").convert("RGB"), inside.grid
-    colours = np.array(labels.colours, np.uint8)[labels.index].reshape(rows, columns, 3)
+    colours = np.array(labels.colours, np.uint8)[labels.which].reshape(rows, columns, 3)
     strength = (255 * labels.probability).astype(np.uint8).reshape(rows, columns)
     layer, mask = (Image.fromarray(x).resize(image.size, Image.Resampling.NEAREST) for x in (colours, strength))
     sheet = Image.new("RGB", (image.width + 260, image.height), "white")

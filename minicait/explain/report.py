@@ -74,12 +74,13 @@ def rounded(values: np.ndarray, digits: int = 5) -> Any:
 def _equations(body: str) -> tuple[str, str]:
     """Return the equations that the sections refer to, and the papers that they are from."""
     wanted = set(re.findall(r"\beq-[\w-]+", body))
-    found = {name: equation for name, equation in texts("equations.html").items() if name in wanted}
-    papers = {source: texts()[source] for _, source in found.values() if source}
-    if len(papers) > 1:  # each equation says which one it is from
-        found = {name: (text.replace("</strong>", f" ({papers[source].words})</strong>", 1) if source else text, source)
-                 for name, (text, source) in found.items()}  # fmt: skip
-    return "\n".join(text for text, _ in found.values()), "; ".join(paper.text for paper in papers.values())
+    found = [equation for name, equation in texts("equations.html").items() if name in wanted]
+    papers = {equation.words: texts()[equation.words] for equation in found if equation.words}
+    lines = []
+    for text, source in found:
+        of = f" ({papers[source].words})" if source and len(papers) > 1 else ""
+        lines.append(text.replace("</strong>", f"{of}</strong>", 1))
+    return "\n".join(lines), "; ".join(paper.text for paper in papers.values())
 
 
 def _fill(text: str, parts: dict[str, Any]) -> str:
@@ -117,7 +118,7 @@ def _numbers(inside: Inside, packed: Packed) -> dict[str, Any]:
         numbers["patch_classes"] = {
             "names": labels.names,
             "colours": labels.colours,
-            "index": labels.index.tolist(),
+            "index": labels.which.tolist(),
             "probability": rounded(labels.probability),
         }
     return numbers

@@ -20,7 +20,8 @@ from .packing import Packed
 from .pictures import saliency_picture
 
 OF_ALL_MAPS = """
-<label>Opacity <input type="range" id="opacity" min="0" max="100" value="70"> <output id="opacity-value">70 %</output></label>
+<label>Opacity <input type="range" id="opacity" min="0" max="100" value="70">
+<output id="opacity-value">70 %</output></label>
 <label><input type="checkbox" id="smooth"> smooth</label>"""
 MAGNITUDES = '\n<span class="legend"><span>{}min</span><span class="scale"></span><span>max</span></span>'
 SIGNS = '\n<span class="legend"><span>{}negative</span><span class="scale signed">0</span><span>positive</span></span>'
@@ -74,7 +75,7 @@ def map_sections(inside: Inside) -> Iterator[str]:
             yield _patch_classes(inside)
         yield from (_layer(inside, maps, layer) for layer in range(len(maps.layers)))
         if maps.name == "class-attention":
-            yield _saliency(inside)
+            yield _saliency(inside, maps)
         yield "</section>\n"
 
 
@@ -87,7 +88,8 @@ def _layer(inside: Inside, maps: Maps, layer: int) -> str:
     if maps.to_itself is not None:
         shares = ", ".join(f"{share:.1%}" for share in maps.to_itself[layer])
         lines.append(f'<p class="small">Attention to itself{", by head" if maps.has_mean else ""}: {shares}.</p>')
-    data = {"kind": "class", "maps": maps.name.replace("-", "_"), "layer": layer} | ({"signed": ""} if maps.signed else {})
+    data = {"kind": "class", "maps": maps.name.replace("-", "_"), "layer": layer, "share": maps.share}
+    data |= {"signed": ""} if maps.signed else {}
     lines.append(f'<div class="maps{"" if maps.has_mean else " wide"}">')
     for column, caption in enumerate(map(escape, maps.columns)):
         own = f"{name}, {caption.lower()}" if maps.has_mean else ", ".join([name, caption][: len(maps.columns)])
@@ -120,12 +122,11 @@ def _patch_classes(inside: Inside) -> str:
     return f'<div class="beside">\n<div class="maps wide">{whole}</div>\n<ul class="classes">\n{legend}\n</ul>\n</div>'
 
 
-def _saliency(inside: Inside) -> str:
+def _saliency(inside: Inside, maps: Maps) -> str:
     """Pictures of the layers whose class attention says most."""
-    text = "saliency" if inside.own_stage and inside.class_attention.shape[1] > 1 else "saliency-here"
-    lines = ["<h3>Saliency</h3>", texts()[text].text, '<div class="maps">']
+    lines = ["<h3>Saliency</h3>", texts()[f"saliency-{maps.text}"].text, '<div class="maps">']
     for layer in inside.salient:
-        label = escape(layer_label(inside.class_layers[layer])).removeprefix("C")
+        label = escape(maps.layers[layer] or "1").removeprefix("C")
         url = data_url(saliency_picture(inside, layer), "JPEG")
         alt = f"Saliency of class-attention layer {label}: bright where the heads attend most"
         lines.append(f'<figure><img src="{url}" alt="{alt}"><figcaption><b>Layer {label}</b></figcaption></figure>')
@@ -138,7 +139,7 @@ def patch_section(inside: Inside, packed: Packed) -> dict[str, str]:
     if not depth:
         names = ("patch_text", "patch_controls", "patch_maps", "patch_charts", "rounding")
         return {"no_self": " hidden", **dict.fromkeys(names, "")}
-    chart = ""
+    more = chart = ""
     if inside.heads_talk:
         text, legend = "talking-heads", MAGNITUDES.format("before: ") + SIGNS.format("after: ")
         maps = [
@@ -150,10 +151,8 @@ def patch_section(inside: Inside, packed: Packed) -> dict[str, str]:
         maps = [figure(inside, "Self-attention", "Attention of the patch", "eq-attention", kind="before")]
     else:
         text, legend, name = "cross-patch", SIGNS.format(""), "Weight of the patch that is farthest from zero"
-        maps = [
-            figure(inside, "Weight", "Weights of the patch", "eq-cross-patch", kind="before", signed=""),
-            figure(inside, name, "Weights of all patches", "eq-cross-patch", kind="rows", signed=""),
-        ]
+        maps = [figure(inside, "Weight", "Weights of the patch", "eq-cross-patch", kind="before", signed="")]
+        more = figure(inside, name, "Weights of all patches", "eq-cross-patch", kind="rows")
         chart = f"{texts()['sparsity'].text}\n{_chart(sparsity_chart(inside))}"
     options = (f'<label><input type="radio" name="head" value="{h}"{" checked" * (h == 0)}>{h + 1}</label>'
                for h in range(heads))  # fmt: skip
@@ -163,7 +162,7 @@ def patch_section(inside: Inside, packed: Packed) -> dict[str, str]:
         "no_self": "",
         "patch_text": texts()[text].text,
         "patch_controls": choice + OF_ALL_MAPS * first + legend,
-        "patch_maps": "\n".join(['<div class="maps wide">', *maps, "</div>"]),
+        "patch_maps": "\n".join(['<div class="maps wide">', *maps, "</div>", more]),
         "patch_charts": chart,
         "rounding": _rounding(packed, depth, inside.heads_talk),
     }
@@ -202,14 +201,17 @@ def _about_branches(inside: Inside, learned: bool) -> Iterator[str]:
     """Yield sentences: how many branches a block has, how they are scaled, and what the charts show."""
     first, equation = inside.branches[0], block_equation(inside)
     kinds = [b.kind for b in inside.branches if layer_label(b.name) == layer_label(first.name)]
-    count = "one residual branch" if len(kinds) == 1 else f"{'two' if len(kinds) == 2 else len(kinds)} residual branches"
+    count = (
+        "one residual branch" if len(kinds) == 1 else f"{'two' if len(kinds) == 2 else len(kinds)} residual branches"
+    )
     scale = "scaled by LayerScale" if first.learned else f"multiplied by {first.scale:.3g}" if first.scale != 1 else ""
     scaled = f", {'each ' * (len(kinds) > 1)}{scale}" if scale else ""
     named = re.search(r"<strong>(Eqs?|Fig)(\..*?)<", texts("equations.html")[equation].text)
     link = f'<a href="#{equation}">{named[1].replace("E", "e") + named[2] if named else "its equation"}</a>'
-    yield f"A block adds {count} to the main path, {' and '.join(kinds)}{scaled} ({link})."
+    of = ", " if kinds[1:] else ": "
+    yield f"A block adds {count} to the main path{of}{' and '.join(kinds)}{scaled} ({link})."
     cait = inside.own_stage and inside.heads_talk
-    yield f"The {'second ' * learned}chart is Fig. 4 of {'the paper' if cait else 'CaiT’s paper, for this model'}."
+    yield f"The {'second ' * learned}chart is Fig. 4 of {'the paper' if cait else 'the paper on CaiT, for this model'}."
     last = list(dict.fromkeys(label for b in inside.branches if (label := layer_label(b.name)).startswith("C")))
     if last:
         names = " and ".join(filter(None, (", ".join(last[:-1]), last[-1])))

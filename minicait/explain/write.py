@@ -64,13 +64,15 @@ def as_numbers(inside: Inside, title: str) -> dict[str, Any]:
     if len(inside.class_attention):
         numbers["class_attention"] = rounded(inside.class_attention)  # [layer][head][row][column]
         numbers["class_attention_to_itself"] = rounded(inside.to_itself)
-        numbers["saliency"] = [rounded(saliency(inside.class_attention[layer])) for layer in inside.salient]
+        numbers["saliency"] = [
+            rounded(saliency(inside.class_attention[layer], inside.share)) for layer in inside.salient
+        ]
     for name in ("distillation", "class_maps", "class_weights"):
         if len(values := getattr(inside, name)):
             numbers[name] = rounded(values)
     if len(inside.patch_classes):
         labels = patch_labels(inside)
-        names = np.array(labels.names)[labels.index].reshape(inside.grid)
+        names = np.array(labels.names)[labels.which].reshape(inside.grid)
         probability = rounded(labels.probability.reshape(inside.grid))
         numbers["patch_classes"] = {"class": names.tolist(), "probability": probability}
     if len(inside.before):

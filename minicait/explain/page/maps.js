@@ -11,12 +11,13 @@ function colour(value, scale) {
   return scale[below].map((c, i) => c + (position - below) * (scale[below + 1][i] - c));
 }
 
-// Colours of values, from their minimum to their maximum; signed values have 0 in the middle of the scale.
-function coloured(values, isSigned) {
-  let low = Infinity, high = -Infinity;
-  for (const value of values) [low, high] = [Math.min(low, value), Math.max(high, value)];
+// Colours of values, from their minimum to their maximum, or to what a share of them does not exceed; signed values have
+// 0 in the middle of the scale.
+function coloured(values, isSigned, share = 1) {
+  const sorted = Float64Array.from(values).sort(), at = share * (values.length - 1), below = Math.floor(at);
+  let low = sorted[0], high = sorted[below] + (at - below) * ((sorted[below + 1] ?? 0) - sorted[below]);
   if (isSigned) [low, high] = [Math.min(low, -high), Math.max(high, -low)];
-  const position = (value) => (high > low ? (value - low) / (high - low) : isSigned ? 0.5 : 0);
+  const position = (value) => (high > low ? Math.min((value - low) / (high - low), 1) : isSigned ? 0.5 : 0);
   return values.map((value) => [...colour(position(value), isSigned ? signed : scale), 255]);
 }
 
@@ -30,16 +31,20 @@ function draw(canvas, colours) {
 
 // Draw the maps of all patches, each at the place of its patch, with one scale and a line between them.
 function drawRows(canvas, maps) {
-  [canvas.width, canvas.height] = [columns * (columns + 1), rows * (rows + 1)];
-  const context = canvas.getContext("2d");
-  const pixels = context.createImageData(canvas.width, canvas.height);
+  const width = columns * (columns + 1), height = rows * (rows + 1), enlarged = Math.ceil(1200 / width);
+  const pixels = new ImageData(width, height);
   coloured(maps.flat(), true).forEach((colour, i) => {
     const patch = Math.floor(i / patches), other = i % patches;
     const y = Math.floor(patch / columns) * (rows + 1) + Math.floor(other / columns);
     const x = (patch % columns) * (columns + 1) + (other % columns);
-    pixels.data.set(colour, 4 * (y * canvas.width + x));
+    pixels.data.set(colour, 4 * (y * width + x));
   });
-  context.putImageData(pixels, 0, 0);
+  const small = new OffscreenCanvas(width, height);
+  small.getContext("2d").putImageData(pixels, 0, 0);
+  [canvas.width, canvas.height] = [enlarged * width, enlarged * height];
+  const context = canvas.getContext("2d");
+  context.imageSmoothingEnabled = false;
+  context.drawImage(small, 0, 0, canvas.width, canvas.height);
 }
 
 const mean = (maps) => maps[0].map((_, i) => maps.reduce((sum, map) => sum + map[i], 0) / maps.length);

@@ -24,7 +24,7 @@ function drawFigures(...kinds) {
     figure.values = values(figure);
     if (kind === "rows") drawRows(canvas, allRows());
     else if (kind === "classes") draw(canvas, classes.index.map((c, i) => [...classes.colours[c], 255 * classes.probability[i]]));
-    else draw(canvas, coloured(figure.values, "signed" in figure.dataset));
+    else draw(canvas, coloured(figure.values, "signed" in figure.dataset, figure.dataset.share));
   }
   showPatch();
 }
