@@ -1,20 +1,21 @@
 """Look inside a model.
 
-attention    maps of class attention, drawn on images
-inside       everything that one forward pass of one image shows, as numbers
-report       the same as an HTML page: page/ has its text, style and scripts, `packing` compresses its attention maps
+attention    maps of where a model looks, drawn on images
+inside       everything that one forward pass of one image shows, as numbers; `maps` groups what is drawn alike
+report       the same as an HTML page: page/ has its texts, style and scripts, `sections` those that fit the model, and
+             `packing` compresses what patches take from each other
 pictures     the same as pictures; `charts` draws a value per layer, `colours` has the colour maps
 block_graph  the graph that autograd records for one block
 write        reports on disk
 """
 
-from .attention import attention_sheet, class_attention, has_class_attention, saliency
+from .attention import attention_sheet, class_attention, saliency
 from .block_graph import block_graph
 from .inside import Inside, look
 from .report import report
 from .write import numbered, write_report, write_reports
 
 __all__ = [
-    "Inside", "attention_sheet", "block_graph", "class_attention", "has_class_attention", "look", "numbered", "report",
-    "saliency", "write_report", "write_reports",
+    "Inside", "attention_sheet", "block_graph", "class_attention", "look", "numbered", "report", "saliency",
+    "write_report", "write_reports",
 ]  # fmt: skip

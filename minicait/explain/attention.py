@@ -1,4 +1,4 @@
-"""Maps of class attention, drawn on the image (CaiT, Figs. 5 and D.2)."""
+"""Maps of where a model looks, drawn on the image (CaiT, Figs. 5 and D.2; PatchConvNet, Fig. 5.5)."""
 
 from __future__ import annotations
 
@@ -11,53 +11,66 @@ import autograd as ag
 from autograd.kernels import softmax
 
 from ..data.picture import denormalise
-from ..models import Model
+from ..models import Model, Outputs
+from ..models.maps import image_maps, token_rows
 from ..nn import evaluation_mode
-from ..nn.record import record
+from ..nn.record import Record, record
 from .colours import CIVIDIS, colourise, rescale
 
 SIDE, GAP, CAPTION = 160, 8, 18  # pixels, on a sheet
+SHARE = 0.95  # of the patches that a scale covers in the blocks' self-attention, where few patches outshine all others
 
 
-def has_class_attention(model: Model) -> bool:
-    """True if the model has a class token whose attention can be shown."""
+def recorded(model: Model, images: np.ndarray) -> tuple[Record, Outputs]:
+    """A forward pass in evaluation mode."""
     with ag.no_grad(), evaluation_mode(model), record(model) as inside:
-        model(np.zeros((1, 3, *model.img_size), np.float32))
-    return bool(inside.class_attention)
+        return inside, model.outputs(images)
 
 
 def class_attention(model: Model, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the attention of the class token to each patch (B, layers, heads, rows, columns), and the logits."""
-    with ag.no_grad(), evaluation_mode(model), record(model) as inside:
-        logits = model(images).numpy()
-    if not inside.class_attention:
-        raise ValueError(f"{type(model).__name__} has no class attention to look at")
+    inside, outputs = recorded(model, images)
+    rows = token_rows(inside, model.config)
+    if not rows:
+        raise ValueError(f"{type(model).__name__} has no class token whose attention could be shown")
     # the token itself is the first key; what it takes from the patches is shown
-    layers = np.stack([layer[:, :, 0, 1:] for layer in inside.class_attention.values()], axis=1)
-    return layers.reshape(*layers.shape[:3], *model.grid), logits
+    layers = np.stack([row[:, :, 1:] for row in rows.values()], axis=1)
+    return layers.reshape(*layers.shape[:3], *model.grid), outputs.logits.numpy()
 
 
-def saliency(attention: np.ndarray) -> np.ndarray:
+def saliency(attention: np.ndarray, share: float = 1.0) -> np.ndarray:
     """Reduce (heads, rows, columns) to one map from 0 to 1: the rescaled mean over heads, as in Fig. D.2."""
-    return rescale(attention.mean(axis=0))
+    return rescale(attention.mean(axis=0), share)
 
 
-def attention_sheet(model: Model, images: np.ndarray, labels: Sequence[int], classes: Sequence[str]) -> Image.Image:
-    """Draw a row per image: the image, the attention of each class-attention layer, and the predicted class."""
-    attention, logits = class_attention(model, images)
-    p = softmax(logits, -1)
-    layers = attention.shape[1]
+def attention_sheet(
+    model: Model, images: np.ndarray, labels: Sequence[int], classes: Sequence[str]
+) -> Image.Image | None:
+    """Draw a row per image: the image, the maps of where the model looks (see `image_maps`), and the predicted class.
+
+    None if the model has no such maps.
+    """
+    inside, outputs = recorded(model, images)
+    maps = [each.reshape(-1, *model.grid) for each in image_maps(inside, outputs, model.config)]
+    if not maps:
+        return None
+    p = softmax(outputs.logits.numpy(), -1)
+    share = 1.0 if inside.class_attention or outputs.tokens is not None else SHARE
     resampling = Image.Resampling.NEAREST if images.shape[2] < SIDE else Image.Resampling.LANCZOS
-    width, height = (layers + 1) * (SIDE + GAP) + GAP, SIDE + CAPTION + GAP
-    sheet = Image.new("RGB", (width, len(images) * height + GAP), "white")
-    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(13)
-    for i, label in enumerate(labels):
-        top = GAP + i * height
-        predicted = int(p[i].argmax())
+    captions = []
+    for values, label in zip(p, labels, strict=True):
+        predicted = int(values.argmax())
         verdict = "correct" if predicted == label else f"true class: {classes[label]}"
-        draw.text((GAP, top), f"{classes[predicted]} {p[i, predicted]:.0%}, {verdict}", "black", font)
+        captions.append(f"{classes[predicted]} {values[predicted]:.0%}, {verdict}")
+    font, height = ImageFont.load_default(13), SIDE + CAPTION + GAP
+    widths = [len(maps) * (SIDE + GAP) + SIDE, *(int(font.getlength(caption)) for caption in captions)]
+    sheet = Image.new("RGB", (max(widths) + 2 * GAP, len(images) * height + GAP), "white")
+    draw = ImageDraw.Draw(sheet)
+    for i, caption in enumerate(captions):
+        top = GAP + i * height
+        draw.text((GAP, top), caption, "black", font)
         image = Image.fromarray(denormalise(images[i])).resize((SIDE, SIDE), resampling)
-        pictures = [image] + [overlay(image, saliency(attention[i, layer])) for layer in range(layers)]
+        pictures = [image] + [overlay(image, rescale(each[i], share)) for each in maps]
         for j, picture in enumerate(pictures):
             sheet.paste(picture, (GAP + j * (SIDE + GAP), top + CAPTION))
     return sheet

@@ -25,24 +25,49 @@ class Mark(NamedTuple):
 
 
 class Chart(NamedTuple):
+    name: str  # of its picture
     title: str
     equation: str  # id of its explanation on the page
     marks: list[Mark]
 
 
 def charts(inside: Inside) -> list[Chart]:
-    """Lay out the charts of LayerScale and of the residual branches' relative norms (Fig. 4)."""
+    """Lay out the charts of LayerScale, if it is learned, and of the residual branches' relative norms (Fig. 4)."""
     labels = list(dict.fromkeys(layer_label(branch.name) for branch in inside.branches))
-    scales: dict[str, dict[str, float]] = {"attention": {}, "FFN": {}}
-    ratios: dict[str, dict[str, float]] = {"attention": {}, "FFN": {}}
+    kinds = dict.fromkeys(branch.kind for branch in inside.branches)
+    series = sorted(kinds, key=lambda kind: {"FFN": 1, "branch": 2}.get(kind, 0))
+    scales: dict[str, dict[str, float]] = {kind: {} for kind in series}
+    ratios: dict[str, dict[str, float]] = {kind: {} for kind in series}
     for b in inside.branches:
-        scales.setdefault(b.kind, {})[layer_label(b.name)] = b.scale
-        ratios.setdefault(b.kind, {})[layer_label(b.name)] = b.ratio
+        scales[b.kind][layer_label(b.name)] = b.scale
+        ratios[b.kind][layer_label(b.name)] = b.ratio
+    learned = any(b.learned for b in inside.branches)
     title = "Residual branches: ‖branch‖ / ‖main path‖, logarithmic scale"
-    return [
-        Chart("LayerScale: mean |λ| of each layer", "eq-4", _marks(labels, scales, bars=True)),
-        Chart(title, "eq-ratio", _marks(labels, ratios, bars=False)),
-    ]
+    equation = "eq-ratio" if learned and not {"cross-patch", "convolution"} & kinds.keys() else "eq-branch-ratio"
+    ratio = Chart("residual-ratio", title, equation, _marks(labels, ratios, bars=False))
+    if not learned:
+        return [ratio]
+    title, equation = "LayerScale: mean |λ| of each layer", block_equation(inside)
+    return [Chart("layer-scale", title, equation, _marks(labels, scales, bars=True)), ratio]
+
+
+def block_equation(inside: Inside) -> str:
+    """Id of the equation of a block: its first branch tells which one it is."""
+    first = inside.branches[0]
+    if first.kind in ("cross-patch", "convolution"):
+        return f"eq-{first.kind}"
+    if first.kind != "attention":
+        return "eq-residual"
+    return "eq-4" if first.learned else "eq-2" if first.scale == 1 else "eq-alpha"
+
+
+def sparsity_chart(inside: Inside) -> Chart:
+    """Lay out the share of small weights in the matrices of each layer (Fig. 4.3 of ResMLP's chapter in the thesis)."""
+    series = {matrix: {layer_label(name): share for name, share in shares.items()}
+              for matrix, shares in inside.sparsity.items()}  # fmt: skip
+    labels = list(dict.fromkeys(label for shares in series.values() for label in shares))
+    title = "Share of weights below 5 % of the largest in their matrix"
+    return Chart("sparsity", title, "eq-sparse", _marks(labels, series, bars=True))
 
 
 def layer_label(name: str) -> str:
@@ -70,23 +95,26 @@ def _marks(labels: Sequence[str], series: Mapping[str, Mapping[str, float]], bar
     for value in ticks:
         marks.append(Mark("rule", (LEFT, y(value), WIDTH - RIGHT, y(value))))
         marks.append(Mark("text", (LEFT - 8, y(value) + 4, 1), text=f"{value:.3g}"))
+    every = 1 if len(labels) <= 30 else 4 if len(labels) <= 72 else 8
     for i, label in enumerate(labels):
-        if len(labels) <= 30 or i % 4 == 0 or label.startswith("C"):
+        if i % every == 0 or label.startswith("C"):
             marks.append(Mark("text", (LEFT + (i + 0.5) * column, HEIGHT - BOTTOM + 18, 0.5), text=label))
     marks.append(Mark("text", (LEFT + (WIDTH - LEFT - RIGHT) / 2, HEIGHT - 4, 0.5), text="layer"))
     middle = {label: LEFT + (i + 0.5) * column for i, label in enumerate(labels)}
-    width = 0.8 * column / len(series)
+    beside = {label: [name for name, values in series.items() if label in values] for label in labels}
     for s, (name, values) in enumerate(series.items()):
+        colour = s % len(COLOURS)
         stages = [[label for label in values if label.startswith("C") == last] for last in (False, True)]
         if not bars:  # a line per stage: the main path of the second is the class token
             lines = [tuple(z for label in stage for z in (middle[label], y(values[label]))) for stage in stages]
-            marks += [Mark("line", line, s) for line in lines]
+            marks += [Mark("line", line, colour) for line in lines if line]
         for label, value in values.items():
             text = f"Layer {label}, {name}: {value:.4g}"
-            left = middle[label] + (s - len(series) / 2) * width
+            width = 0.8 * column / len(beside[label])
+            left = middle[label] + (beside[label].index(name) - len(beside[label]) / 2) * width
             coordinates = (left, y(value), left + width, y(0)) if bars else (middle[label], y(value))
-            marks.append(Mark("bar" if bars else "dot", coordinates, s, text))
-        marks.append(Mark("text", (LEFT + 130 * s, 20, 0), s + 1, name))
+            marks.append(Mark("bar" if bars else "dot", coordinates, colour, text))
+        marks.append(Mark("text", (LEFT + 130 * s, 20, 0), colour + 1, name))
     return marks
 
 

@@ -14,6 +14,7 @@ from ..models import Model
 from .attention import saliency
 from .block_graph import block_graph
 from .inside import Inside, look
+from .maps import patch_labels
 from .pictures import pictures
 from .report import report, rounded
 
@@ -54,22 +55,36 @@ def numbered(path: Path, number: int) -> Path:
 
 
 def as_numbers(inside: Inside, title: str) -> dict[str, Any]:
-    """Return the numbers of the report; of self-attention, only that of the patch that is shown first."""
-    rows, columns = inside.grid
+    """Return the numbers of the report; of what patches take from each other, only that of the patch shown first."""
+    _, columns = inside.grid
     guesses = [{"class": inside.classes[i], "index": i, "probability": float(inside.probabilities[i])}
                for i in inside.best]  # fmt: skip
-    start = {"row": inside.start // columns, "column": inside.start % columns}
-    return {
-        "image": title,
-        "model": inside.model,
-        "guesses": guesses,
-        "class_attention": rounded(inside.class_attention),  # [layer][head][row][column], eq. 8
-        "class_attention_to_itself": rounded(inside.to_itself),
-        "saliency": [rounded(saliency(layer)) for layer in inside.class_attention],
-        "self_attention": {  # [layer][head][row][column]
-            "patch": start,
-            "before": rounded(inside.before[:, :, inside.start].reshape(-1, inside.before.shape[1], rows, columns)),
-            "after": rounded(inside.after[:, :, inside.start].reshape(-1, inside.after.shape[1], rows, columns)),
-        },
-        "branches": [branch._asdict() for branch in inside.branches],
-    }
+    patch = {"row": inside.start // columns, "column": inside.start % columns}
+    numbers: dict[str, Any] = {"image": title, "model": inside.model, "guesses": guesses}
+    if len(inside.class_attention):
+        numbers["class_attention"] = rounded(inside.class_attention)  # [layer][head][row][column]
+        numbers["class_attention_to_itself"] = rounded(inside.to_itself)
+        numbers["saliency"] = [
+            rounded(saliency(inside.class_attention[layer], inside.share)) for layer in inside.salient
+        ]
+    for name in ("distillation", "class_maps", "class_weights"):
+        if len(values := getattr(inside, name)):
+            numbers[name] = rounded(values)
+    if len(inside.patch_classes):
+        labels = patch_labels(inside)
+        names = np.array(labels.names)[labels.which].reshape(inside.grid)
+        probability = rounded(labels.probability.reshape(inside.grid))
+        numbers["patch_classes"] = {"class": names.tolist(), "probability": probability}
+    if len(inside.before):
+        kinds = {"before": inside.before, "after": inside.after} if inside.heads_talk else {"before": inside.before}
+        numbers["self_attention"] = {"patch": patch, **{kind: _of_start(inside, maps) for kind, maps in kinds.items()}}
+    if len(inside.cross_patch):
+        numbers["cross_patch"] = {"patch": patch, "weights": _of_start(inside, inside.cross_patch)}
+        numbers["sparsity"] = inside.sparsity
+    return {**numbers, "branches": [branch._asdict() for branch in inside.branches]}
+
+
+def _of_start(inside: Inside, maps: np.ndarray) -> Any:
+    """The row of the patch that is shown first, as [layer][head][row][column], or without heads."""
+    own = maps[..., inside.start, :]
+    return rounded(own.reshape(*own.shape[:-1], *inside.grid))

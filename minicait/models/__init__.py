@@ -7,6 +7,7 @@ resmlp        ResMLP: linear layers along patches and along channels
 patchconvnet  PatchConvNet: depthwise convolutions, and class attention as pooling
 lvvit         LV-ViT: a convolutional stem, and a class for every patch
 variants      what CaiT was compared with
+maps          where a model looks, whatever its family
 transformer, positions, recognise, cost    what several of them share
 """
 

@@ -49,6 +49,10 @@ class VariantConfig(CaiTConfig):
 
     least: ClassVar = {**CaiTConfig.least, "depth_token_only": 0}
 
+    @property
+    def prefix(self) -> int:
+        return int(self.pooling == "class_token")
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.residual not in RESIDUALS:

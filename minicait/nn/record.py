@@ -35,7 +35,7 @@ class Residual(NamedTuple):
 
     main: np.ndarray
     branch: np.ndarray
-    scale: np.ndarray | None = None  # LayerScale, as learned
+    scale: np.ndarray | None = None  # LayerScale (dim,), one learned number (1,), or a constant ()
 
     @property
     def ratio(self) -> float:
@@ -48,9 +48,10 @@ class Residual(NamedTuple):
 class Record:
     """Values of the last forward pass, by the name of the layer: `record.attention["blocks.0.attn"].before`.
 
-    attention        self-attention between patches, before and after head mixing
-    class_attention  attention of the class token to itself (first) and to every patch: (B, heads, 1, 1 + patches)
-    residual         both branches of every block, "blocks.0.attn" and "blocks.0.mlp"
+    attention        self-attention between tokens, before and after head mixing
+    class_attention  attention of the class token to itself (first) and to every patch: (B, heads, 1, 1 + patches); if
+                     every class has a token, of each of them to every patch: (B, heads, classes, patches)
+    residual         the branches of every block, "blocks.0.attn" and "blocks.0.mlp"
     """
 
     attention: dict[str, Attention] = field(default_factory=dict)
@@ -111,5 +112,5 @@ def observe_residual(branch: Module, main: Tensor, output: Callable[[], Tensor],
         if id(branch) in names:
             with no_grad():
                 y = output() if scale is None else scale * output()
-            learned = scale.numpy() if isinstance(scale, Tensor) else None if scale is None else np.array([scale])
-            result.residual[names[id(branch)]] = Residual(main.numpy(), y.numpy(), learned)
+            factor = scale.numpy() if isinstance(scale, Tensor) else None if scale is None else np.array(scale)
+            result.residual[names[id(branch)]] = Residual(main.numpy(), y.numpy(), factor)

@@ -25,7 +25,7 @@ class Row:
     top5: float
     ema_top1: float | None
     ema_top5: float | None
-    attention_inside: float | None  # share of class attention on the object, which is known for shapes
+    attention_inside: float | None  # share of attention on the object, which is known for shapes
     images_per_second: float  # in training
     waiting: float  # share of that time spent waiting for images
     seconds: float

@@ -91,10 +91,13 @@ def write_picture(path: Path, picture: Image.Image) -> None:
 
 
 def draw_attention(folder: Path, model: Model, images: Dataset, transform: Transform | None) -> list[Path]:
-    """Write attention.png for one image of each of some classes, and reports on a few, whose paths are returned."""
+    """Write attention.png for one image of each of some classes, if the model has maps of where it looks, and reports
+    on a few, whose paths are returned.
+    """
     chosen = some_of_each_class(images, transform, SHEET_IMAGES)
     sheet = attention_sheet(model, np.stack(list(chosen.values())), list(chosen), images.classes)
-    write_picture(folder / "attention.png", sheet)
+    if sheet is not None:
+        write_picture(folder / "attention.png", sheet)
     titles = [f"Validation image of class {images.classes[label]}" for label in chosen]
     pixels = [denormalise(image) for image in chosen.values()]
     return write_reports(model, pixels[:REPORTS], titles[:REPORTS], images.classes, folder / "report.html")

@@ -19,7 +19,6 @@ from .. import __version__
 from ..data.loader import Loader
 from ..data.shapes import Shapes
 from ..data.transforms import evaluation, training
-from ..explain import has_class_attention
 from ..files.pretrained import load_model
 from ..files.weights import save_weights
 from ..models import Model
@@ -70,7 +69,7 @@ def resume_run(path: Path, **options: Any) -> Run:
 
 class Run:
     """A training run in a folder: args.json, log.csv, curves.svg, train_batch.jpg, weights/, checkpoint.safetensors,
-    and for a model with class attention also attention.png and report-1.html etc.
+    report-1.html etc., and attention.png for a model that has a map of where it looks.
 
     model  receives the weights of a checkpoint; by default the plan's initial model
     """
@@ -157,7 +156,7 @@ class Run:
         write_picture(self.path / "train_batch.jpg", batch_picture(first.images[:32]))
         self.attention_at_start = self._attention_inside(self.model)
         if self.attention_at_start is not None:
-            print(f"class attention inside the object, before training: {self.attention_at_start:.1%}")
+            print(f"attention inside the object, before training: {self.attention_at_start:.1%}")
 
     def _after_batch(self, loss: float) -> None:
         self.bar.update()
@@ -201,16 +200,15 @@ class Run:
             raise Stopped(self.signals.received, resume_command(self))
 
     def _after_training(self) -> None:
-        """Show what the best weights attend to."""
+        """Show what the best weights look at."""
         if self.shapes is not None:
             write_picture(self.path / "example.png", Image.fromarray(self.shapes[0][0]))
         model, _ = load_model(self.best_weights)
-        if has_class_attention(model):
-            self.attention_at_end = self._attention_inside(model)
-            self.reports = draw_attention(self.path, model, self.images.val, self.val_loader.transform)
+        self.attention_at_end = self._attention_inside(model)
+        self.reports = draw_attention(self.path, model, self.images.val, self.val_loader.transform)
 
     def _attention_inside(self, model: Model) -> float | None:
-        if self.shapes is None or not has_class_attention(model):
+        if self.shapes is None:
             return None
         return attention_inside(model, self.shapes, threads=self.threads, micro_batch=self.micro_batch)
 

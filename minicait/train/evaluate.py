@@ -1,4 +1,4 @@
-"""Evaluation: accuracy, loss, and class attention inside the object."""
+"""Evaluation: accuracy, loss, and attention inside the object."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ..data.loader import Batch
 from ..data.picture import normalise
 from ..data.shapes import Shapes
 from ..machine import blas_threads, cpu_count, in_order, keep_freed_memory
+from ..models.maps import image_maps
 from ..models.model import Model
 from ..nn import Module, evaluation_mode
 from ..nn.record import record
@@ -105,9 +106,10 @@ def evaluate(
 
 def attention_inside(
     model: Model, shapes: Shapes, count: int = 64, threads: int | None = None, micro_batch: int | None = None
-) -> float:
-    """Share of class attention (first layer, mean over heads, patches only) that falls on the object.
+) -> float | None:
+    """Share of the model's attention that falls on the object; None if it has no map of where it looks.
 
+    The map is the first of `image_maps`: for CaiT, class attention in its first layer, mean over heads, patches only.
     Uniform attention gives the share of the image that the object covers.
     """
     rendered = [shapes.render(i) for i in range(min(count, len(shapes)))]
@@ -117,12 +119,15 @@ def attention_inside(
     patches = masks.reshape(-1, rows, masks.shape[1] // rows, columns, masks.shape[2] // columns)
     covered = patches.mean(axis=(2, 4)).reshape(len(masks), -1)
 
-    def look(part: Any) -> np.ndarray:
+    def look(part: Any) -> list[np.ndarray]:
         with record(model) as inside:
-            model(part)
-        if not inside.class_attention:
-            raise ValueError(f"{type(model).__name__} has no class attention to look at")
-        return next(iter(inside.class_attention.values())).mean(axis=1)[:, 0, 1:]
+            outputs = model.outputs(part)
+        return image_maps(inside, outputs, model.config)[:1]
 
-    attention = np.concatenate(list(_pieces(model, images, threads, micro_batch, look)))
+    maps = []
+    for found in _pieces(model, images, threads, micro_batch, look):
+        if not found:
+            return None
+        maps += found
+    attention = np.concatenate(maps)
     return float(((attention * covered).sum(1) / attention.sum(1)).mean())

@@ -11,19 +11,40 @@ function colour(value, scale) {
   return scale[below].map((c, i) => c + (position - below) * (scale[below + 1][i] - c));
 }
 
-// Draw a map from its minimum to its maximum; after mixing, values are signed, with 0 in the middle of the scale.
-// One pixel per patch: CSS scales it to the size of the image.
-function draw(canvas, values, kind) {
+// Colours of values, from their minimum to their maximum, or to what a share of them does not exceed; signed values have
+// 0 in the middle of the scale.
+function coloured(values, isSigned, share = 1) {
+  const sorted = Float64Array.from(values).sort(), at = share * (values.length - 1), below = Math.floor(at);
+  let low = sorted[0], high = sorted[below] + (at - below) * ((sorted[below + 1] ?? 0) - sorted[below]);
+  if (isSigned) [low, high] = [Math.min(low, -high), Math.max(high, -low)];
+  const position = (value) => (high > low ? Math.min((value - low) / (high - low), 1) : isSigned ? 0.5 : 0);
+  return values.map((value) => [...colour(position(value), isSigned ? signed : scale), 255]);
+}
+
+// Draw a colour per patch, as one pixel: CSS scales it to the size of the image.
+function draw(canvas, colours) {
   const context = canvas.getContext("2d");
   const pixels = context.createImageData(columns, rows);
-  const centred = kind === "after", reach = Math.abs(values[farthest(values)]);
-  const low = centred ? -reach : Math.min(...values);
-  const span = centred ? 2 * reach : Math.max(...values) - low;
-  values.forEach((value, i) => {
-    const position = span > 0 ? (value - low) / span : centred ? 0.5 : 0;
-    pixels.data.set([...colour(position, centred ? signed : scale), 255], 4 * i);
-  });
+  colours.forEach((colour, i) => pixels.data.set(colour, 4 * i));
   context.putImageData(pixels, 0, 0);
+}
+
+// Draw the maps of all patches, each at the place of its patch, with one scale and a line between them.
+function drawRows(canvas, maps) {
+  const width = columns * (columns + 1), height = rows * (rows + 1), enlarged = Math.ceil(1200 / width);
+  const pixels = new ImageData(width, height);
+  coloured(maps.flat(), true).forEach((colour, i) => {
+    const patch = Math.floor(i / patches), other = i % patches;
+    const y = Math.floor(patch / columns) * (rows + 1) + Math.floor(other / columns);
+    const x = (patch % columns) * (columns + 1) + (other % columns);
+    pixels.data.set(colour, 4 * (y * width + x));
+  });
+  const small = new OffscreenCanvas(width, height);
+  small.getContext("2d").putImageData(pixels, 0, 0);
+  [canvas.width, canvas.height] = [enlarged * width, enlarged * height];
+  const context = canvas.getContext("2d");
+  context.imageSmoothingEnabled = false;
+  context.drawImage(small, 0, 0, canvas.width, canvas.height);
 }
 
 const mean = (maps) => maps[0].map((_, i) => maps.reduce((sum, map) => sum + map[i], 0) / maps.length);
@@ -34,7 +55,7 @@ const farthest = (values) => largest(values.map(Math.abs)); // from zero
 const nearlyEven = (low, high) => low === high || (low * high > 0 && Math.max(high / low, low / high) < 1.1);
 const where = (patch) => `row ${Math.floor(patch / columns) + 1}, column ${(patch % columns) + 1}`;
 
-// Unpack self-attention (see minicait/explain/packing.py): float16 for each row, then a byte for each value.
+// Unpack what patches take from each other (see minicait/explain/packing.py): float16 for each row, then a byte for each value.
 async function unpack(text) {
   const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
   const inflated = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
@@ -42,8 +63,11 @@ async function unpack(text) {
   const count = numbers.layers.length * heads * patches;
   const halves = new Uint16Array(content, 0, 2 * count);
   const codes = new Uint8Array(content, 4 * count);
-  const float = (half) => (half >> 10 ? (1 + (half & 1023) / 1024) * 2 ** ((half >> 10) - 15) : (half & 1023) * 2 ** -24);
-  // the attention of one patch, for a layer (of those in the file) and a head
+  const float = (half) => {
+    const exponent = (half >> 10) & 31, fraction = half & 1023;
+    return (half >> 15 ? -1 : 1) * (exponent ? (1 + fraction / 1024) * 2 ** (exponent - 15) : fraction * 2 ** -24);
+  };
+  // the weights of one patch, for a layer (of those in the file) and a head
   return (layer, head, patch) => {
     const row = (layer * heads + head) * patches + patch;
     const low = float(halves[row]), step = float(halves[count + row]) / numbers.steps;

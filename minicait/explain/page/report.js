@@ -3,24 +3,28 @@
 const byId = (id) => document.getElementById(id);
 const figures = [...document.querySelectorAll("figure[data-kind]")];
 const chosen = { patch: numbers.start, layer: 0, head: 0 };
+const classes = numbers.patch_classes;
 let attention = null; // (layer, head, patch) => map, once unpacked
 
 // The current values of a figure's map.
 function values(figure) {
-  const { kind, layer, head } = figure.dataset;
-  if (kind === "class") {
-    const maps = numbers.class_attention[layer];
-    return head === "mean" ? mean(maps) : maps[head];
-  }
-  if (!attention) return null;
-  const maps = Array.from({ length: heads }, (_, g) => attention(chosen.layer, g, chosen.patch));
-  return kind === "before" ? maps[chosen.head] : mix(maps, numbers.mixing[chosen.layer][chosen.head]);
+  const { kind, maps, layer, head } = figure.dataset;
+  if (kind === "class") return head === "mean" ? mean(numbers[maps][layer]) : numbers[maps][layer][head];
+  if (kind === "classes") return classes.probability;
+  if (kind === "rows") return allRows().map((row) => row[farthest(row)]);
+  const ofHeads = Array.from({ length: heads }, (_, g) => attention(chosen.layer, g, chosen.patch));
+  return kind === "before" ? ofHeads[chosen.head] : mix(ofHeads, numbers.mixing[chosen.layer][chosen.head]);
 }
 
-function drawAll() {
-  for (const figure of figures) {
+const allRows = () => Array.from({ length: patches }, (_, patch) => attention(chosen.layer, 0, patch));
+
+function drawFigures(...kinds) {
+  for (const figure of figures.filter((f) => kinds.includes(f.dataset.kind))) {
+    const { kind } = figure.dataset, canvas = figure.querySelector("canvas");
     figure.values = values(figure);
-    if (figure.values) draw(figure.querySelector("canvas"), figure.values, figure.dataset.kind);
+    if (kind === "rows") drawRows(canvas, allRows());
+    else if (kind === "classes") draw(canvas, classes.index.map((c, i) => [...classes.colours[c], 255 * classes.probability[i]]));
+    else draw(canvas, coloured(figure.values, "signed" in figure.dataset, figure.dataset.share));
   }
   showPatch();
 }
@@ -34,29 +38,35 @@ function showPatch() {
     const low = Math.min(...figure.values), high = Math.max(...figure.values);
     figure.querySelector(".range").textContent =
       `${digits(low)} to ${digits(high)}${nearlyEven(low, high) ? ", nearly even" : ""}`;
-    figure.querySelector(".value").textContent = `here ${digits(figure.values[chosen.patch])}`;
+    figure.querySelector(".value").textContent = `here ${valueAt(figure, chosen.patch)}`;
   }
 }
 
-function drawSelf() {
-  for (const figure of figures.filter((f) => f.dataset.kind !== "class")) {
-    figure.values = values(figure);
-    if (figure.values) draw(figure.querySelector("canvas"), figure.values, figure.dataset.kind);
-  }
-  showPatch();
-  if (attention) announce();
+const valueAt = (figure, patch) =>
+  (figure.dataset.kind === "classes" ? `${classes.names[classes.index[patch]]}, ` : "") + digits(figure.values[patch]);
+
+// Draw what depends on the selection.
+function drawSelf(...more) {
+  if (!attention) return showPatch();
+  drawFigures("before", "after", ...more);
+  announce();
 }
 
 // Describe the selection in words, for screen readers.
 function announce() {
-  const at = (kind, find) => {
-    const map = figures.find((f) => f.dataset.kind === kind).values;
-    return `${where(find(map))} (${digits(map[find(map)])})`;
-  };
+  const [before, after] = ["before", "after"].map((kind) => figures.find((f) => f.dataset.kind === kind));
+  const at = ({ values }, find) => `${where(find(values))} (${digits(values[find(values)])})`;
+  const head = heads > 1 ? `, head ${chosen.head + 1}` : "";
+  const selected = `Patch at ${where(chosen.patch)}, layer ${numbers.layers[chosen.layer] + 1}${head}: `;
+  if (!after) {
+    byId("chosen").textContent = selected + ("signed" in before.dataset
+      ? `its weight is farthest from zero at ${at(before, farthest)}.`
+      : `its attention is largest at ${at(before, largest)}.`);
+    return;
+  }
   byId("chosen").textContent =
-    `Patch at ${where(chosen.patch)}, layer ${numbers.layers[chosen.layer] + 1}, head ${chosen.head + 1}: ` +
-    `its attention is largest at ${at("before", largest)} before mixing; ` +
-    `after mixing it differs most from zero at ${at("after", farthest)}.`;
+    `${selected}its attention is largest at ${at(before, largest)} before mixing; ` +
+    `after mixing it differs most from zero at ${at(after, farthest)}.`;
   const weights = numbers.mixing[chosen.layer][chosen.head];
   const terms = weights.map((w, g) => {
     const sign = w < 0 ? (g ? " − " : "−") : g ? " + " : "";
@@ -89,7 +99,7 @@ function read(label, equation) {
 }
 
 function readMap(figure, patch) {
-  if (figure.values) read(`${figure.dataset.name}, ${where(patch)}: ${digits(figure.values[patch])}`, figure.dataset.equation);
+  if (figure.values) read(`${figure.dataset.name}, ${where(patch)}: ${valueAt(figure, patch)}`, figure.dataset.equation);
 }
 
 const KEYS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
@@ -156,16 +166,25 @@ for (const link of document.querySelectorAll("a[href^='#']")) {
   });
 }
 
-byId("opacity").addEventListener("input", (event) => {
+byId("opacity")?.addEventListener("input", (event) => {
   document.documentElement.style.setProperty("--opacity", event.target.value / 100);
   byId("opacity-value").textContent = `${event.target.value} %`;
 });
-byId("smooth").addEventListener("change", (event) => document.body.classList.toggle("smooth", event.target.checked));
+byId("smooth")?.addEventListener("change", (event) => document.body.classList.toggle("smooth", event.target.checked));
 byId("layer").addEventListener("input", (event) => {
   chosen.layer = event.target.value - 1;
   nameLayer();
-  drawSelf();
+  drawSelf("rows");
 });
+for (const slider of document.querySelectorAll("input.layers")) {
+  const layers = [...slider.closest("section").querySelectorAll(".layer")];
+  slider.addEventListener("input", () => {
+    layers.forEach((layer, i) => (layer.hidden = i !== slider.value - 1));
+    const { label } = layers[slider.value - 1].dataset;
+    slider.nextElementSibling.textContent = label;
+    slider.setAttribute("aria-valuetext", `layer ${label}`);
+  });
+}
 for (const choice of document.querySelectorAll("input[name=head]")) {
   choice.addEventListener("change", () => {
     chosen.head = Number(choice.value);
@@ -173,13 +192,13 @@ for (const choice of document.querySelectorAll("input[name=head]")) {
   });
 }
 
-drawAll();
+drawFigures("class", "classes");
 if (numbers.layers.length) {
   nameLayer();
   unpack(byId("packed").textContent).then(
     (found) => {
       attention = found;
-      drawSelf();
+      drawSelf("rows");
       document.body.dataset.ready = "";
     },
     (error) => (byId("chosen").textContent = `This browser cannot unpack the maps (${error}).`),
