@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from .samples import normal, positive, quiet, tiny
 last = partial(ops.conv2d, channels_last=True)
 MEAN, VAR = np.array([0.5, -1.0, 2.0]), np.array([0.25, 1.0, 3.0])
 
-CONVOLUTION = [
+CONVOLUTION: list[Any] = [
     ("conv2d", "plain", ops.conv2d, (normal(1, 2, 4, 5), normal(3, 2, 3, 2))),
     ("conv2d", "bias and padding", partial(ops.conv2d, padding=1), (normal(2, 2, 3, 4), normal(2, 2, 3, 3), normal(2))),
     ("conv2d", "pairs", partial(ops.conv2d, stride=(2, 1), padding=(0, 2)), (normal(2, 1, 5, 3), normal(2, 1, 3, 4))),

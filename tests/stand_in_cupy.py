@@ -18,9 +18,9 @@ import numpy as np
 KEYWORDS = {"axis", "keepdims", "dtype", "out", "copy"}
 FUNCTIONS = [
     "abs", "arange", "ascontiguousarray", "broadcast_to", "clip", "concatenate", "copysign", "divide", "einsum",
-    "empty", "empty_like", "exp", "expm1", "flip", "full", "isinf", "isnan", "isneginf", "log", "log1p", "matmul", "maximum",
-    "minimum", "multiply", "ones_like", "reciprocal", "sign", "split", "sqrt", "subtract", "take_along_axis", "tanh",
-    "vdot", "where", "zeros", "zeros_like",
+    "empty", "empty_like", "exp", "expm1", "flip", "full", "isinf", "isnan", "isneginf", "log", "log1p", "matmul",
+    "maximum", "minimum", "multiply", "ones_like", "reciprocal", "sign", "split", "sqrt", "subtract", "take_along_axis",
+    "tanh", "vdot", "where", "zeros", "zeros_like",
 ]  # fmt: skip
 METHODS = ["any", "astype", "copy", "max", "mean", "min", "reshape", "sum", "swapaxes", "transpose", "view"]
 BINARY = ["add", "sub", "mul", "truediv", "pow", "matmul", "lt", "le", "gt", "ge", "eq", "ne", "and", "or"]

@@ -7,7 +7,7 @@ and its gradient, which also flows through mean and variance, unless these are c
     dx = weight * rstd * (g - mean(g) - x_hat * mean(g * x_hat)),    dweight = sum(g * x_hat),    dbias = sum(g)
     dx = weight * rstd * g                                           for constants
 
-There may be a million rows, so both bodies go over parts of them. The sum over a part is accurate, and on the CPU a part
+There may be a million rows, so both bodies go over parts of them: the sum over a part is accurate, and in NumPy a part
 stays in the cache. Statistics of float16 are computed in float32.
 """
 

@@ -83,10 +83,8 @@ def _dense_grad_weight(g: Array, x: Array, geometry: Geometry) -> Array:
 
 
 def _dense_grad_input(g: Array, x_shape: tuple[int, ...], weight: Array, geometry: Geometry) -> Array:
-    padding = tuple(k - 1 - p for k, p in zip(geometry.kernel, geometry.padding, strict=True))
-    if geometry.stride == (1, 1) and min(padding) >= 0:
-        rotated = weight.swapaxes(0, 1)[:, :, ::-1, ::-1]
-        return _dense(g, rotated, None, geometry._replace(padding=padding))
+    if (rotated := geometry.for_gradient()) is not None:
+        return _dense(g, weight.swapaxes(0, 1)[:, :, ::-1, ::-1], None, rotated)
     return _col2im(g, x_shape, _as_matrix(weight), geometry)
 
 

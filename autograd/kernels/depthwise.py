@@ -1,12 +1,12 @@
-"""Depthwise convolution: channel c of x (B, H, W, C) has a kernel of its own, the taps (kh, kw) of weight (C, 1, kh, kw).
+"""Depthwise convolution: every channel of x (B, H, W, C) has a kernel of its own, in weight (C, 1, kh, kw).
 
     y[b, i, j, c] = bias[c] + sum over m, n of x[b, s i + m - p, s j + n - p, c] weight[c, 0, m, n]
 
-with stride s and padding p; x is zero outside. dx adds every g[b, i, j, c] weight[c, 0, m, n] to the place it came from,
-and dweight[c, 0, m, n] is the sum over b, i and j of g[b, i, j, c] times the x above.
+with stride s and padding p; x is zero outside. In dx, every g[b, i, j, c] weight[c, 0, m, n] is added where this x was,
+and dweight[c, 0, m, n] is the sum over b, i and j of g[b, i, j, c] times this x.
 
-A product of matrices would waste all of its work but a diagonal. NumPy has no fused multiply-add other than einsum,
-which goes over the taps of one pixel, with all channels, before it moves on: sums stay in the innermost cache.
+A matrix product would compute much more than it needs to. NumPy's einsum multiplies and adds at once, for all taps (the
+values of the kernel) of a pixel before it moves on, so that sums stay in the innermost cache.
 """
 
 from __future__ import annotations
@@ -88,9 +88,8 @@ def _sizes(x: Array, size: Any) -> list[Any]:
 
 def _grad_input_numpy(g: Array, x_shape: tuple[int, ...], taps: Array, geometry: Geometry) -> Array:
     """With stride 1, convolve g with the rotated kernel. Otherwise, add one tap's share of dx after the other."""
-    padding = tuple(k - 1 - p for k, p in zip(geometry.kernel, geometry.padding, strict=True))
-    if geometry.stride == (1, 1) and min(padding) >= 0:
-        return _depthwise_numpy(g, taps[::-1, ::-1], None, geometry._replace(padding=padding))
+    if (rotated := geometry.for_gradient()) is not None:
+        return _depthwise_numpy(g, taps[::-1, ::-1], None, rotated)
     dx = array_module(g).empty(x_shape, g.dtype)
     g, taps = widened(g), widened(taps)
     padded = padded_zeros(dx, len(dx), geometry.padding, taps.dtype)
@@ -160,8 +159,8 @@ extern "C" __global__ void depthwise_weight(
             for (int m = 0; m < KH; m++)
                 for (int n = 0; n < KW; n++) {
                     const int h = line % rows * SH + m - PH, w = column * SW + n - PW;
-                    if (h >= 0 && h < height && w >= 0 && w < width)
-                        sums[m * KW + n] += upstream * wide_t(x[((sample * height + h) * width + w) * channels + channel]);
+                    if (h < 0 || h >= height || w < 0 || w >= width) continue;
+                    sums[m * KW + n] += upstream * wide_t(x[((sample * height + h) * width + w) * channels + channel]);
                 }
         }
     }

@@ -75,6 +75,16 @@ MISTAKES = {
         ValueError,
         r"linear: weight must have shape \(out, 3\) to match the last axis of x \(2, 3\), got \(4, 5\)",
     ),
+    "conv2d": (
+        lambda: ops.conv2d(t(2, 3, 8, 8), t(4, 5, 3, 3)),
+        ValueError,
+        r"conv2d: weight must have shape .* got \(4, 5, 3, 3\) for 3 channels and 1 groups",
+    ),
+    "batch_norm": (
+        lambda: ops.batch_norm(t(2, 3, 8, 8), t(8), t(3)),
+        ValueError,
+        r"batch_norm: weight must have shape \(3,\) to match axis 1 of x \(2, 3, 8, 8\), got \(8,\)",
+    ),
     "attention": (
         lambda: ops.attention(t(2, 3, 4), t(2, 5, 6), t(2, 5, 6), 2),
         ValueError,
@@ -288,6 +298,7 @@ def test_names_of_functions():
     [
         lambda x, t: ops.pad(x, 1, t),
         lambda x, t: ops.layer_norm(x, np.ones(3), np.zeros(3), eps=t),
+        lambda x, t: ops.batch_norm(x, np.ones(3), np.zeros(3), eps=t),
         lambda x, t: ops.linear_residual(x, x, np.ones((3, 3)), np.ones(3), np.ones(3), factor=t),
         lambda x, t: ops.dropout(x, t, Stream()),
         lambda x, t: ops.cross_entropy(x, [0, 1], label_smoothing=t),
