@@ -8,6 +8,7 @@ depthwise      convolution of every channel by itself
 gelu           GELU with its derivative, and erf
 optim          updates of optimisers
 layer_norm     layer normalisation
+moments        mean and variance of each channel
 product        matrix products
 residual       the end of a residual branch
 sigmoid        sigmoid
@@ -21,11 +22,12 @@ NumPy body takes CuPy's arrays too; functions without a CUDA body have no other.
 """
 
 from .attention import attention, attention_grad, talking_heads, talking_heads_grad
-from .batch_norm import batch_norm, batch_norm_grad, moments
+from .batch_norm import batch_norm, batch_norm_grad
 from .convolution import conv2d, conv2d_grad_input, conv2d_grad_weight
 from .cross_entropy import cross_entropy
 from .gelu import erf, gelu
 from .layer_norm import layer_norm, layer_norm_grad
+from .moments import moments
 from .optim import adamw, move_average, squares
 from .product import product
 from .residual import linear_residual, linear_residual_grad

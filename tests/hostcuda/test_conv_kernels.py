@@ -58,7 +58,7 @@ def test_depthwise(cp, geometry, channels, dtype):
         )
     own = [name for name in count.kernels if name.startswith("depthwise")]
     assert own == ["depthwise", "depthwise_input", "depthwise_weight"] and not count.gemms
-    assert count.launches <= len(own) + 3  # the weight with its channels last, twice, and a sum over parts
+    assert count.launches <= len(own) + 4  # the weight with its channels last, twice; bias in float32; a sum of parts
     for a, b in zip(got, (y, dx, dweight), strict=True):
         close(a, b)
     without = kernels.conv2d(x, weight, None, geometry, channels)
@@ -95,7 +95,7 @@ def test_batch_norm(cp, rows, channels, dtype):
     assert count.kernels == ["batch_moments", "merge_moments"] * 2
     with hostcuda.counting() as count:
         close(kernels.batch_norm(*there[:5]), kernels.batch_norm(x, mean, rstd, weight, bias))
-    assert count.kernels == ["batch_norm"]
+    assert count.by_kernel()["batch_norm"] == 1 and count.launches <= 3  # the weight times rstd, the bias in float32
     for constant in (False, True):
         want = kernels.batch_norm_grad(g, x, mean, rstd, weight, constant, [True] * 3)
         got = kernels.batch_norm_grad(there[5], *there[:4], constant, [True] * 3)
@@ -104,7 +104,7 @@ def test_batch_norm(cp, rows, channels, dtype):
 
 
 def test_batch_norm_with_more_rows_than_parts(cp, monkeypatch):
-    module = import_module("autograd.kernels.batch_norm")  # the package has a function of that name
+    module = import_module("autograd.kernels.moments")  # the package has a function of that name
     monkeypatch.setattr(module, "MOST_PARTS", 3)
     x = draw(1000, 5) + 30
     mean, var = kernels.moments(cp.asarray(x))
