@@ -65,10 +65,11 @@ def no_grad() -> changed:
 def autocast(products: str = "float16") -> changed:
     """Multiply float32 matrices in a lower precision, several times as fast on the tensor cores of a GPU.
 
-    "float16"   linear layers, matrix products and attention (including its softmax) cast their operands to float16 and
-                return float16. Norms, losses and other softmaxes stay in float32; mixing float16 with float32 gives
-                float32. The Tensors passed in keep their dtype, and so do their gradients. Small gradients underflow
-                in float16: scale the loss, as `minicait.train.Trainer` does, and unscale the gradients.
+    "float16"   linear layers, convolutions, matrix products and attention (including its softmax) cast their operands
+                to float16 and return float16. Norms, losses and other softmaxes stay in float32, but `batch_norm` keeps
+                the dtype of its input; mixing float16 with float32 gives float32. The Tensors passed in keep their
+                dtype, and so do their gradients. Small gradients underflow in float16: scale the loss, as
+                `minicait.train.Trainer` does, and unscale the gradients.
     "tf32"      everything is float32, but products use only the upper 10 of the 23 mantissa bits. NumPy, and GPUs older
                 than 2020, multiply in float32 as usual.
 

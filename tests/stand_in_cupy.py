@@ -43,6 +43,7 @@ class ndarray:  # noqa: N801
     dtype = property(lambda self: self._array.dtype)
     ndim = property(lambda self: self._array.ndim)
     size = property(lambda self: self._array.size)
+    nbytes = property(lambda self: self._array.nbytes)
     strides = property(lambda self: self._array.strides)
     T = property(lambda self: _wrap(self._array.T))
     device = property(lambda self: types.SimpleNamespace(id=0))
@@ -146,7 +147,8 @@ def installed(monkeypatch: Any) -> Iterator[types.ModuleType]:
     cupy.lib = types.SimpleNamespace(stride_tricks=tricks)
     cupy.ndarray = ndarray
     cupy.array = lambda x: ndarray(np.array(x._array if isinstance(x, ndarray) else x))
-    cupy.add = types.SimpleNamespace(at=_strict(np.add.at))
+    cupy.add = _strict(np.add)
+    cupy.add.at = _strict(np.add.at)
     versions = {"driverGetVersion": lambda: 13000, "runtimeGetVersion": lambda: 13020}
     runtime = types.SimpleNamespace(getDevice=lambda: 0, getDeviceCount=lambda: 1, **versions)
     cupy.cuda = types.SimpleNamespace(is_available=lambda: True, Device=_Device, runtime=runtime)

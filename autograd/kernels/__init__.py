@@ -8,6 +8,7 @@ depthwise      convolution of every channel by itself
 gelu           GELU with its derivative, and erf
 optim          updates of optimisers
 layer_norm     layer normalisation
+moments        mean and variance of each channel
 product        matrix products
 residual       the end of a residual branch
 sigmoid        sigmoid
@@ -28,11 +29,12 @@ from .attention import (
     talking_heads,
     talking_heads_grad,
 )
-from .batch_norm import batch_norm, batch_norm_grad, moments
+from .batch_norm import batch_norm, batch_norm_grad
 from .convolution import conv2d, conv2d_grad_input, conv2d_grad_weight
 from .cross_entropy import cross_entropy
 from .gelu import erf, gelu
 from .layer_norm import layer_norm, layer_norm_grad
+from .moments import moments
 from .optim import adamw, move_average, squares
 from .product import product
 from .residual import linear_residual, linear_residual_grad

@@ -31,12 +31,12 @@ GPU_STRIP = 1 << 26
 
 
 def _strip_size(x: Array, outputs: int, geometry: Geometry) -> Pair:
-    """Samples and rows in a strip. It takes at least as much memory as the weight, all of which each product reads."""
+    """Samples and rows in a strip. It takes at least twice the memory of the weight, which every product reads."""
     rows, columns = geometry.output_size(*x.shape[1:3])
     window = math.prod(geometry.kernel) * x.shape[-1] * x.dtype.itemsize
-    size = max(CPU_STRIP if isinstance(x, np.ndarray) else GPU_STRIP, outputs * window)
+    size = max(CPU_STRIP if isinstance(x, np.ndarray) else GPU_STRIP, 2 * outputs * window)
     count = max(1, size // (columns * window))
-    return max(1, count // rows), min(count, rows)
+    return max(1, min(count // rows, len(x))), min(count, rows)
 
 
 def _patches(x: Array, outputs: int, geometry: Geometry) -> Iterator[tuple[tuple[slice, slice], Array]]:
@@ -63,15 +63,18 @@ def _dense(x: Array, weight: Array, bias: Array | None, geometry: Geometry) -> A
     y = array_module(x).empty((len(x), *geometry.output_size(*x.shape[1:3]), len(weight)), x.dtype)
     matrix = _as_matrix(weight)
     for index, patches in _patches(x, len(weight), geometry):
-        out = product(patches, matrix.T, out=as_rows(y[index]))
+        out = product(patches, matrix, out=as_rows(y[index]))
         if bias is not None:
             out += bias
     return y
 
 
 def _as_matrix(weight: Array) -> Array:
-    """(O, C, kh, kw) as W (O, kh kw C)."""
-    return weight.transpose(0, 2, 3, 1).reshape(len(weight), math.prod(weight.shape[1:]))
+    """(O, C, kh, kw) as W^T (kh kw C, O)."""
+    window = math.prod(weight.shape[1:])
+    if weight.nbytes <= CPU_STRIP:  # BLAS is faster so, but a large weight takes long to transpose
+        return weight.transpose(2, 3, 1, 0).reshape(window, len(weight))
+    return weight.transpose(0, 2, 3, 1).reshape(len(weight), window).T
 
 
 def _dense_grad_weight(g: Array, x: Array, geometry: Geometry) -> Array:
@@ -83,29 +86,28 @@ def _dense_grad_weight(g: Array, x: Array, geometry: Geometry) -> Array:
 
 
 def _dense_grad_input(g: Array, x_shape: tuple[int, ...], weight: Array, geometry: Geometry) -> Array:
-    padding = tuple(k - 1 - p for k, p in zip(geometry.kernel, geometry.padding, strict=True))
-    if geometry.stride == (1, 1) and min(padding) >= 0:
-        rotated = weight.swapaxes(0, 1)[:, :, ::-1, ::-1]
-        return _dense(g, rotated, None, geometry._replace(padding=padding))
-    return _col2im(g, x_shape, _as_matrix(weight), geometry)
+    if (rotated := geometry.for_gradient()) is not None:
+        return _dense(g, weight.swapaxes(0, 1)[:, :, ::-1, ::-1], None, rotated)
+    return _col2im(g, x_shape, _as_matrix(weight).T, geometry)
 
 
 def _col2im(g: Array, x_shape: tuple[int, ...], matrix: Array, geometry: Geometry) -> Array:
-    xp = array_module(g)
-    dx = xp.zeros(x_shape, g.dtype)
+    dx = array_module(g).zeros(x_shape, g.dtype)
     samples, rows = _strip_size(dx, len(matrix), geometry)
+    memory = array_module(g).empty((samples * rows * g.shape[2], matrix.shape[1]), g.dtype)
     padded = padded_zeros(dx, samples, geometry.padding, _wide(g))
-    memory = xp.empty((samples * rows * g.shape[2], matrix.shape[1]), g.dtype)
     for first in range(0, len(g), samples):
-        part = g[first : first + samples]
-        into = padded[: len(part)]
-        into[...] = 0
+        part, into = g[first : first + samples], dx[first : first + samples]
+        if aside := any(geometry.padding) or dx.dtype != padded.dtype:
+            into = padded[: len(part)]
+            into[...] = 0
         for row in range(0, g.shape[1], rows):
             strip = part[:, row : row + rows]
             patches = product(as_rows(strip), matrix, out=memory[: math.prod(strip.shape[:3])])
             patches = patches.reshape(*strip.shape[:3], *geometry.kernel, x_shape[-1])
             _add_windows(into[:, row * geometry.stride[0] :], patches, geometry)
-        dx[first : first + samples] = inside(into, geometry.padding)
+        if aside:
+            dx[first : first + samples] = inside(into, geometry.padding)
     return dx
 
 

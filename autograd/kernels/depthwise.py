@@ -1,12 +1,12 @@
-"""Depthwise convolution: channel c of x (B, H, W, C) has a kernel of its own, the taps (kh, kw) of weight (C, 1, kh, kw).
+"""Depthwise convolution: every channel of x (B, H, W, C) has a kernel of its own, in weight (C, 1, kh, kw).
 
     y[b, i, j, c] = bias[c] + sum over m, n of x[b, s i + m - p, s j + n - p, c] weight[c, 0, m, n]
 
-with stride s and padding p; x is zero outside. dx adds every g[b, i, j, c] weight[c, 0, m, n] to the place it came from,
-and dweight[c, 0, m, n] is the sum over b, i and j of g[b, i, j, c] times the x above.
+with stride s and padding p; x is zero outside. In dx, every g[b, i, j, c] weight[c, 0, m, n] is added where this x was,
+and dweight[c, 0, m, n] is the sum over b, i and j of g[b, i, j, c] times this x.
 
-A product of matrices would waste all of its work but a diagonal. NumPy has no fused multiply-add other than einsum,
-which goes over the taps of one pixel, with all channels, before it moves on: sums stay in the innermost cache.
+A matrix product would compute much more than it needs to. NumPy's einsum multiplies and adds at once, for all taps (the
+values of the kernel) of a pixel before it moves on, so that sums stay in the innermost cache.
 """
 
 from __future__ import annotations
@@ -16,11 +16,15 @@ from typing import Any
 import numpy as np
 
 from ..backend import Array, array_module
-from .launch import THREADS, compiled, elementwise, on_gpu
+from .launch import THREADS, compiled, on_gpu
 from .sums import total, widened
 from .windows import Geometry, inside, padded_zeros, windows
 
 MOST_PARTS = 256  # partial sums of a gradient for a weight, enough to keep a GPU busy
+
+
+def _wide(x: Array) -> Any:
+    return np.promote_types(x.dtype, np.float32)
 
 
 def _taps(weight: Array) -> Array:
@@ -38,27 +42,30 @@ def _depthwise_numpy(x: Array, taps: Array, bias: Array | None, geometry: Geomet
     (views,) = windows(padded, geometry.kernel, geometry.stride)
     for sample, out in zip(x, y, strict=True):
         inside(padded, geometry.padding)[...] = sample
-        out[...] = xp.einsum("ijmnc,mnc->ijc", views, taps)
-        if bias is not None:
-            out += bias
+        xp.add(xp.einsum("ijmnc,mnc->ijc", views, taps), 0 if bias is None else bias, out=out)
     return y
 
 
-# A thread for each value of y, number i. The compiler knows the kernel (KH, KW), the stride and the padding.
+# A thread for each channel of a line, a row of one sample. The compiler knows the kernel (KH, KW), stride and padding.
 _CUDA = """
-    const int channel = i % channels, column = i / channels % columns, row = i / channels / columns % rows;
-    const long long sample = i / channels / columns / rows;
-    wide_t sum = has_bias ? wide_t(bias[channel]) : wide_t(0);
-    for (int m = 0; m < KH; m++)
-        for (int n = 0; n < KW; n++) {
-            const int h = row * SH + m - PH, w = column * SW + n - PW;
-            if (h >= 0 && h < height && w >= 0 && w < width)
-                sum += wide_t(x[((sample * height + h) * width + w) * channels + channel])
+extern "C" __global__ void depthwise(
+    const T* x, const T* taps, const wide_t* bias, T* y, int height, int width, int rows, int columns, int channels
+) {
+    const int channel = blockIdx.y * blockDim.x + threadIdx.x, line = blockIdx.x;
+    if (channel >= channels) return;
+    for (int column = 0; column < columns; column++) {
+        wide_t sum = bias ? bias[channel] : wide_t(0);
+        for (int m = 0; m < KH; m++)
+            for (int n = 0; n < KW; n++) {
+                const int h = line % rows * SH + m - PH, w = column * SW + n - PW;
+                if (h < 0 || h >= height || w < 0 || w >= width) continue;
+                sum += wide_t(x[(((long long)(line / rows) * height + h) * width + w) * channels + channel])
                     * wide_t(taps[(m * KW + n) * channels + channel]);
-        }
-    y = sum;
+            }
+        y[((long long)line * columns + column) * channels + channel] = sum;
+    }
+}
 """
-_SIZES = "int32 height, int32 width, int32 rows, int32 columns, int32 channels"
 
 
 def depthwise(x: Array, weight: Array, bias: Array | None, geometry: Geometry) -> Array:
@@ -66,21 +73,20 @@ def depthwise(x: Array, weight: Array, bias: Array | None, geometry: Geometry) -
     if not on_gpu(x):
         return _depthwise_numpy(x, taps, bias, geometry)
     xp = array_module(x)
-    size = geometry.output_size(*x.shape[1:3])
-    y = xp.empty((len(x), *size, x.shape[-1]), x.dtype)
-    arguments = f"raw T x, raw T taps, raw W bias, bool has_bias, {_SIZES}"
-    kernel = elementwise(arguments, "T y", _constants(geometry) + _CUDA, "depthwise", x.dtype.name)
-    has_bias = np.bool_(bias is not None)
-    return kernel(xp.ascontiguousarray(x), taps, taps if bias is None else bias, has_bias, *_sizes(x, size), y)
+    y = xp.empty((len(x), *geometry.output_size(*x.shape[1:3]), x.shape[-1]), x.dtype)
+    null = np.intp(0)  # CuPy passes a null pointer as a number
+    bias = null if bias is None else xp.ascontiguousarray(bias, _wide(x))
+    _launch(_CUDA, "depthwise", geometry, y.shape[0] * y.shape[1], x, y, xp.ascontiguousarray(x), taps, bias, y)
+    return y
 
 
-def _constants(geometry: Geometry) -> str:
+def _launch(source: str, name: str, geometry: Geometry, lines: int, x: Array, y: Array, *arguments: Any) -> None:
+    """Launch blocks for some lines and all channels. Kernels get `arguments` and the sizes of x and y."""
     names = zip(("KH", "KW", "SH", "SW", "PH", "PW"), sum(geometry, ()), strict=True)
-    return f"constexpr int {', '.join(f'{name} = {value}' for name, value in names)};"
-
-
-def _sizes(x: Array, size: Any) -> list[Any]:
-    return [np.int32(n) for n in (*x.shape[1:3], *size, x.shape[-1])]
+    constants = f"constexpr int {', '.join(f'{name} = {value}' for name, value in names)};"
+    sizes = [np.int32(n) for n in (*x.shape[1:3], *y.shape[1:])]
+    kernel = compiled(constants + source, name, x.dtype.name)
+    kernel((lines, -(-x.shape[-1] // THREADS)), (THREADS,), (*arguments, *sizes))
 
 
 # The gradient for x
@@ -88,9 +94,8 @@ def _sizes(x: Array, size: Any) -> list[Any]:
 
 def _grad_input_numpy(g: Array, x_shape: tuple[int, ...], taps: Array, geometry: Geometry) -> Array:
     """With stride 1, convolve g with the rotated kernel. Otherwise, add one tap's share of dx after the other."""
-    padding = tuple(k - 1 - p for k, p in zip(geometry.kernel, geometry.padding, strict=True))
-    if geometry.stride == (1, 1) and min(padding) >= 0:
-        return _depthwise_numpy(g, taps[::-1, ::-1], None, geometry._replace(padding=padding))
+    if (rotated := geometry.for_gradient()) is not None:
+        return _depthwise_numpy(g, taps[::-1, ::-1], None, rotated)
     dx = array_module(g).empty(x_shape, g.dtype)
     g, taps = widened(g), widened(taps)
     padded = padded_zeros(dx, len(dx), geometry.padding, taps.dtype)
@@ -103,19 +108,25 @@ def _grad_input_numpy(g: Array, x_shape: tuple[int, ...], taps: Array, geometry:
     return dx
 
 
-# A thread for each value of dx.
+# A thread for each channel of a line of dx.
 _CUDA_INPUT = """
-    const int channel = i % channels, w = i / channels % width, h = i / channels / width % height;
-    const long long sample = i / channels / width / height;
-    wide_t sum = 0;
-    for (int m = 0; m < KH; m++)
-        for (int n = 0; n < KW; n++) {
-            const int down = h + PH - m, right = w + PW - n, row = down / SH, column = right / SW;
-            if (down >= 0 && down % SH == 0 && row < rows && right >= 0 && right % SW == 0 && column < columns)
-                sum += wide_t(g[((sample * rows + row) * columns + column) * channels + channel])
+extern "C" __global__ void depthwise_input(
+    const T* g, const T* taps, T* dx, int height, int width, int rows, int columns, int channels
+) {
+    const int channel = blockIdx.y * blockDim.x + threadIdx.x, line = blockIdx.x;
+    if (channel >= channels) return;
+    for (int w = 0; w < width; w++) {
+        wide_t sum = 0;
+        for (int m = 0; m < KH; m++)
+            for (int n = 0; n < KW; n++) {
+                const int down = line % height + PH - m, right = w + PW - n, row = down / SH, column = right / SW;
+                if (down < 0 || down % SH || row >= rows || right < 0 || right % SW || column >= columns) continue;
+                sum += wide_t(g[(((long long)(line / height) * rows + row) * columns + column) * channels + channel])
                     * wide_t(taps[(m * KW + n) * channels + channel]);
-        }
-    dx = sum;
+            }
+        dx[((long long)line * width + w) * channels + channel] = sum;
+    }
+}
 """
 
 
@@ -125,9 +136,9 @@ def depthwise_grad_input(g: Array, x_shape: tuple[int, ...], weight: Array, geom
         return _grad_input_numpy(g, x_shape, taps, geometry)
     xp = array_module(g)
     dx = xp.empty(x_shape, g.dtype)
-    arguments = f"raw T g, raw T taps, {_SIZES}"
-    kernel = elementwise(arguments, "T dx", _constants(geometry) + _CUDA_INPUT, "depthwise_input", g.dtype.name)
-    return kernel(xp.ascontiguousarray(g), taps, *_sizes(dx, g.shape[1:3]), dx)
+    lines = x_shape[0] * x_shape[1]
+    _launch(_CUDA_INPUT, "depthwise_input", geometry, lines, dx, g, xp.ascontiguousarray(g), taps, dx)
+    return dx
 
 
 # The gradient for the weight
@@ -135,7 +146,7 @@ def depthwise_grad_input(g: Array, x_shape: tuple[int, ...], weight: Array, geom
 
 def _grad_weight_numpy(g: Array, x: Array, geometry: Geometry) -> Array:
     """(kh, kw, C), as a sum of those of all samples."""
-    xp, wide = array_module(x), np.promote_types(x.dtype, np.float32)
+    xp, wide = array_module(x), _wide(x)
     each = xp.empty((len(x), *geometry.kernel, x.shape[-1]), wide)
     padded = padded_zeros(x, 1, geometry.padding, wide)
     (views,) = windows(padded, geometry.kernel, geometry.stride)
@@ -145,7 +156,7 @@ def _grad_weight_numpy(g: Array, x: Array, geometry: Geometry) -> Array:
     return total(each, 0)
 
 
-# A thread for each channel and part: it adds up some lines of g, gridDim.x apart, for all taps.
+# A thread for each channel of a part of the lines, gridDim.x apart. It adds up their products for all taps.
 _CUDA_WEIGHT = """
 extern "C" __global__ void depthwise_weight(
     const T* g, const T* x, wide_t* parts, int lines, int height, int width, int rows, int columns, int channels
@@ -160,8 +171,8 @@ extern "C" __global__ void depthwise_weight(
             for (int m = 0; m < KH; m++)
                 for (int n = 0; n < KW; n++) {
                     const int h = line % rows * SH + m - PH, w = column * SW + n - PW;
-                    if (h >= 0 && h < height && w >= 0 && w < width)
-                        sums[m * KW + n] += upstream * wide_t(x[((sample * height + h) * width + w) * channels + channel]);
+                    if (h < 0 || h >= height || w < 0 || w >= width) continue;
+                    sums[m * KW + n] += upstream * wide_t(x[((sample * height + h) * width + w) * channels + channel]);
                 }
         }
     }
@@ -172,14 +183,11 @@ extern "C" __global__ void depthwise_weight(
 
 
 def _grad_weight_cuda(g: Array, x: Array, geometry: Geometry) -> Array:
-    xp, channels = array_module(x), x.shape[-1]
-    lines = g.shape[0] * g.shape[1]
+    xp, lines = array_module(x), g.shape[0] * g.shape[1]
     count = min(lines, MOST_PARTS)
-    parts = xp.empty((*geometry.kernel, channels, count), np.promote_types(x.dtype, np.float32))
+    parts = xp.empty((*geometry.kernel, x.shape[-1], count), _wide(x))
     arrays = xp.ascontiguousarray(g), xp.ascontiguousarray(x), parts
-    kernel = compiled(_constants(geometry) + _CUDA_WEIGHT, "depthwise_weight", x.dtype.name)
-    sizes = np.int32(lines), *_sizes(x, g.shape[1:3])
-    kernel((count, -(-channels // THREADS)), (THREADS,), (*arrays, *sizes))
+    _launch(_CUDA_WEIGHT, "depthwise_weight", geometry, count, x, g, *arrays, np.int32(lines))
     return total(parts, -1)
 
 

@@ -28,6 +28,12 @@ class Geometry(NamedTuple):
         )
         return rows, columns
 
+    def for_gradient(self) -> Geometry | None:
+        """How the rotated kernel goes over g to make dx; None if this takes more than a convolution."""
+        (height, width), (top, left) = self.kernel, self.padding
+        padding = height - 1 - top, width - 1 - left
+        return self._replace(padding=padding) if self.stride == (1, 1) and min(padding) >= 0 else None
+
 
 def windows(x: Array, kernel: Pair, stride: Pair) -> Array:
     """(B, H, W, C) viewed as (B, rows, columns, kh, kw, C)."""

@@ -27,7 +27,7 @@ class BatchNorm(Function):
 
     @staticmethod
     def forward(
-        ctx: Context, x: Array, weight: Array, bias: Array, mean: Array | None, var: Array | None, eps: float,
+        ctx: Context, x: Array, weight: Array, bias: Array, mean: Array, var: Array, eps: float,
         observe: Observer | None,
     ) -> Array:  # fmt: skip
         require_floats(x)
@@ -45,7 +45,8 @@ class BatchNorm(Function):
 
     @staticmethod
     def backward(ctx: Context, g: Array) -> Any:
-        return kernels.batch_norm_grad(g, *ctx.saved, ctx.needs)  # for x, weight, bias
+        x, mean, rstd, weight, given = ctx.saved
+        return kernels.batch_norm_grad(g, x, mean, rstd, weight, given, ctx.needs)  # for x, weight, bias
 
     @staticmethod
     def reference(

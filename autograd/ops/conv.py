@@ -58,14 +58,14 @@ class Conv2d(Function):
         for group in range(groups):
             inputs = x[..., group * channels : (group + 1) * channels]
             own = weight[group * outputs // groups : (group + 1) * outputs // groups]
-            y = 0
+            y: Any = 0
             for m in range(height):
                 for n in range(width):
                     shifted = inputs[:, m :: stride[0], n :: stride[1]][:, :rows, :columns]
                     y = y + shifted @ own[:, :, m, n].T
             parts.append(y)
-        y = concat(parts, -1)
-        return y if bias is None else y + bias
+        joined = concat(parts, -1)
+        return joined if bias is None else joined + bias
 
 
 def _check_shapes(x: Array, weight: Array, bias: Array | None, groups: int) -> None:

@@ -32,6 +32,9 @@ def values(device: str) -> Finding:
         cases[f"softmax, rows of {n}"] = _softmax, [(ROWS, n)] * 2
         cases[f"layer norm, rows of {n}"] = _layer_norm, [(ROWS, n), (ROWS, n), (n,), (n,)]
         cases[f"cross entropy, rows of {n}"] = _cross_entropy, [(ROWS, n)] * 2
+    for n in (1, 33, 384):
+        cases[f"batch norm of {n} channels"] = _batch_norm, [(130, n), (130, n), (n,), (n,)]
+        cases[f"depthwise convolution of {n} channels"] = _depthwise, [(3, 7, 5, n), (3, 7, 5, n), (n, 1, 3, 3), (n,)]
     cases["mixing heads"] = lambda *arrays: [mix_heads(*arrays)], [(2, 3, 5, 7), (3, 3)]
     cases["GELU"] = _gelu, [(ROWS, 300)]
     cases["AdamW and the average"] = _adamw, [(300,)] * 5
@@ -60,6 +63,22 @@ def _softmax(x: Array, g: Array) -> Sequence[Array]:
 def _layer_norm(x: Array, g: Array, weight: Array, bias: Array) -> Sequence[Array]:
     y, x_hat, rstd = kernels.layer_norm(x, weight, bias, 1e-3)
     return y, *kernels.layer_norm_grad(g, x_hat, rstd, weight)
+
+
+def _batch_norm(x: Array, g: Array, weight: Array, bias: Array) -> Sequence[Array]:
+    mean, variance = kernels.moments(x)
+    rstd = 1 / array_module(x).sqrt(variance + 0.1)
+    y = kernels.batch_norm(x, mean, rstd, weight, bias)
+    return mean, variance, y, *kernels.batch_norm_grad(g, x, mean, rstd, weight, False, [True] * 3)
+
+
+def _depthwise(x: Array, g: Array, weight: Array, bias: Array) -> Sequence[Array]:
+    geometry = kernels.Geometry((3, 3), (1, 1), (1, 1))
+    return (
+        kernels.conv2d(x, weight, bias, geometry, len(weight)),
+        kernels.conv2d_grad_input(g, x.shape, weight, geometry, len(weight)),
+        kernels.conv2d_grad_weight(g, x, geometry, len(weight)),
+    )
 
 
 def _cross_entropy(x: Array, soft: Array) -> Sequence[Array]:

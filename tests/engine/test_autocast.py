@@ -24,6 +24,8 @@ PRODUCTS = {
     "einsum": (lambda a, b: ops.einsum("ij,jk->ki", a, b), (draw(4, 5), draw(5, 3))),
     "linear": (ops.linear, (draw(2, 4, 5), draw(3, 5), draw(3))),
     "linear without bias": (ops.linear, (draw(4, 5), draw(3, 5))),
+    "conv2d": (ops.conv2d, (draw(2, 3, 4, 5), draw(4, 3, 2, 2), draw(4))),
+    "depthwise": (lambda x, w: ops.conv2d(x, w, padding=1, groups=3), (draw(2, 3, 4, 5), draw(3, 1, 3, 3))),
     "attention": (lambda q, k, v: ops.attention(q, k, v, 2), (draw(2, 1, 6), draw(2, 5, 6), draw(2, 5, 6))),
     "self_attention": (lambda qkv: ops.self_attention(qkv, 2), (draw(2, 5, 18),)),
     "talking heads": (ops.talking_heads_attention, (draw(2, 5, 18), draw(2, 2), draw(2), draw(2, 2), draw(2))),

@@ -177,6 +177,7 @@ def test_names_of_functions():
     [
         lambda x, t: ops.pad(x, 1, t),
         lambda x, t: ops.layer_norm(x, np.ones(3), np.zeros(3), eps=t),
+        lambda x, t: ops.batch_norm(x, np.ones(3), np.zeros(3), eps=t),
         lambda x, t: ops.linear_residual(x, x, np.ones((3, 3)), np.ones(3), np.ones(3), factor=t),
         lambda x, t: ops.dropout(x, t, Stream()),
         lambda x, t: ops.cross_entropy(x, [0, 1], label_smoothing=t),

@@ -102,6 +102,16 @@ WRONG_CALLS = {
         ValueError,
         r"linear: weight must have shape \(out, 3\) to match the last axis of x \(2, 3\), got \(4, 5\)",
     ),
+    "conv2d": (
+        lambda: ops.conv2d(t(2, 3, 8, 8), t(4, 5, 3, 3)),
+        ValueError,
+        r"conv2d: weight must have shape .* got \(4, 5, 3, 3\) for 3 channels and 1 groups",
+    ),
+    "batch_norm": (
+        lambda: ops.batch_norm(t(2, 3, 8, 8), t(8), t(3)),
+        ValueError,
+        r"batch_norm: weight must have shape \(3,\) to match axis 1 of x \(2, 3, 8, 8\), got \(8,\)",
+    ),
     "attention": (
         lambda: ops.attention(t(2, 3, 4), t(2, 5, 6), t(2, 5, 6), 2),
         ValueError,
