@@ -10,16 +10,24 @@ still in the cache when BLAS reads it. On a GPU, it is large enough to keep all 
 With stride 1, dx is a convolution as well: of g, with the kernel rotated by 180 degrees and inputs and outputs swapped.
 
 Groups are convolutions of their own, with a part of the channels each; if every channel is one, see `depthwise`.
+
+Where a batch must stay whole, `modes.sample_threads` lets threads share out its samples here. They are cut in the same
+way for any number of threads, so the result has the same bits.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
+from itertools import pairwise
+from operator import add
 from typing import Any
 
 import numpy as np
 
+from .. import modes
 from ..backend import Array, array_module
 from .depthwise import depthwise, depthwise_grad_input, depthwise_grad_weight
 from .product import product
@@ -28,6 +36,7 @@ from .windows import Geometry, Pair, inside, padded_zeros, windows
 
 CPU_STRIP = 1 << 20  # bytes: the level 2 cache of a core
 GPU_STRIP = 1 << 26
+MOST_PARTS = 8  # of a batch whose samples are shared out: each has a gradient of the weight
 
 
 def _strip_size(x: Array, outputs: int, geometry: Geometry) -> Pair:
@@ -129,7 +138,7 @@ def _wide(x: Array) -> Any:
 # Dense, one group after the other, or depthwise.
 
 
-def conv2d(x: Array, weight: Array, bias: Array | None, geometry: Geometry, groups: int) -> Array:
+def _conv2d(x: Array, weight: Array, bias: Array | None, geometry: Geometry, groups: int) -> Array:
     if groups == x.shape[-1] == len(weight):
         return depthwise(x, weight, bias, geometry)
     biases = [None] * groups if bias is None else _split(bias, groups)
@@ -137,7 +146,8 @@ def conv2d(x: Array, weight: Array, bias: Array | None, geometry: Geometry, grou
     return _joined([_dense(*part, geometry) for part in parts])
 
 
-def conv2d_grad_input(g: Array, x_shape: tuple[int, ...], weight: Array, geometry: Geometry, groups: int) -> Array:
+def _grad_input(g: Array, x_shape: tuple[int, ...], weight: Array, geometry: Geometry, groups: int) -> Array:
+    x_shape = len(g), *x_shape[1:]
     if groups == x_shape[-1] == len(weight):
         return depthwise_grad_input(g, x_shape, weight, geometry)
     shape = *x_shape[:-1], weight.shape[1]
@@ -145,8 +155,7 @@ def conv2d_grad_input(g: Array, x_shape: tuple[int, ...], weight: Array, geometr
     return _joined([_dense_grad_input(of_g, shape, of_weight, geometry) for of_g, of_weight in parts])
 
 
-def conv2d_grad_weight(g: Array, x: Array, geometry: Geometry, groups: int) -> Array:
-    """In float32 for float16."""
+def _grad_weight(g: Array, x: Array, geometry: Geometry, groups: int) -> Array:
     if groups == x.shape[-1] == g.shape[-1]:
         return depthwise_grad_weight(g, x, geometry)
     parts = zip(_split(g, groups), _split(x, groups), strict=True)
@@ -159,3 +168,30 @@ def _split(x: Array, groups: int, axis: int = -1) -> list[Array]:
 
 def _joined(parts: list[Array], axis: int = -1) -> Array:
     return parts[0] if len(parts) == 1 else array_module(parts[0]).concatenate(parts, axis=axis)
+
+
+# Samples together, or shared out to threads.
+
+
+def _by_samples(work: Callable[..., Array], *arrays: Array) -> list[Array]:
+    """work(some samples of each array), for all samples."""
+    count, threads = len(arrays[0]), modes.current().sample_threads
+    if not threads or count < 2 or not isinstance(arrays[0], np.ndarray):
+        return [work(*arrays)]
+    ends = [count * i // min(count, MOST_PARTS) for i in range(min(count, MOST_PARTS) + 1)]
+    shares = [[a[first:last] for a in arrays] for first, last in pairwise(ends)]
+    with ThreadPoolExecutor(threads, thread_name_prefix="minicait") as pool:
+        return list(pool.map(modes.inherit_modes(lambda share: work(*share)), shares))
+
+
+def conv2d(x: Array, weight: Array, bias: Array | None, geometry: Geometry, groups: int) -> Array:
+    return _joined(_by_samples(lambda part: _conv2d(part, weight, bias, geometry, groups), x), 0)
+
+
+def conv2d_grad_input(g: Array, x_shape: tuple[int, ...], weight: Array, geometry: Geometry, groups: int) -> Array:
+    return _joined(_by_samples(lambda part: _grad_input(part, x_shape, weight, geometry, groups), g), 0)
+
+
+def conv2d_grad_weight(g: Array, x: Array, geometry: Geometry, groups: int) -> Array:
+    """In float32 for float16."""
+    return reduce(add, _by_samples(lambda g, x: _grad_weight(g, x, geometry, groups), g, x))

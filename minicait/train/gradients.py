@@ -83,7 +83,7 @@ class Gradients:
         stream = random.current() or self.model.next_stream()
         stem = None
         if size < len(images) and isinstance(self.model, Model) and coupled_modules(self.model, in_stem=True):
-            stem = Stem(self.model, images, stream)
+            stem = Stem(self.model, images, stream, self.threads)
             images = stem.output.data
         starts = range(0, len(images), size)
         pieces = [

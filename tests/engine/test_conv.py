@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import autograd as ag
-from autograd import Tensor, ops
+from autograd import Tensor, modes, ops
 from autograd.kernels import convolution
 from tests import strategies as some
 from tests.golden.recipe import FOLDER
@@ -170,3 +170,23 @@ def test_mistakes(call, sentence):
     with pytest.raises(ValueError, match=sentence) as error:
         call(np.ones((2, 4, 5, 5), np.float32), np.ones((6, 4, 3, 3), np.float32))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_threads_that_share_out_the_samples(groups):
+    """The same bits for any number of threads, and, but for the order of sums over samples, what one call computes."""
+    rng = np.random.default_rng(0)
+    x, w, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((11, 6, 7, 4), (4, 4 // groups, 3, 3), (4,)))
+
+    def run(threads):
+        tensors = [Tensor(a, requires_grad=True) for a in (x, w, b)]
+        with modes.changed(sample_threads=threads):
+            y = ops.conv2d(*tensors, stride=2, padding=1, groups=groups, channels_last=True)
+            return [y.numpy(), *(g.numpy() for g in ag.grad(y, tensors, np.cos(y.numpy())))]
+
+    together, first = run(0), run(1)
+    for got, want in zip(first, together, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    for threads in (2, 3, 16):
+        for got, want in zip(run(threads), first, strict=True):
+            np.testing.assert_array_equal(got, want)
