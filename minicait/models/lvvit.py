@@ -1,8 +1,9 @@
-"""LV-ViT: "All Tokens Matter: Token Labeling for Training Better Vision Transformers", Jiang et al., 2021.
+"""LV-ViT: "All Tokens Matter: Token Labeling for Training Better Vision Transformers", Jiang et al., 2021. Equations,
+figures and tables have the numbers of the paper's first version.
 
 A vision transformer with a convolutional stem and a residual factor, whose patches are classified, too: beside the
-head of the class token, a second head gives a class for every patch (Fig. 1). In training, MixToken exchanges a box of
-tokens between two images (Sec. 3.3).
+head of the class token, a second head gives a class for every patch (Fig. 2). In training, MixToken exchanges a box of
+tokens between two images (Fig. 3).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class ConvStem(nn.Module):
 
 
 class Block(nn.Module):
-    """MSA + FFN with stochastic depth, and branches divided by a constant (Sec. 3.2):
+    """MSA + FFN with stochastic depth, and branches divided by a constant (eq. 5):
 
     x' = x  + MSA(norm1(x))  / lambda
     x" = x' + FFN(norm2(x')) / lambda
@@ -182,7 +183,7 @@ class LVViT(Model):
         return _evaluated(outputs.logits, outputs.tokens) if self.training else outputs.logits
 
     def mixed_targets(self, targets: Mapping[str, Any]) -> dict[str, Any]:
-        """Labels as MixToken mixes the images: of the class token by area, of each patch by its place (eq. 9)."""
+        """Labels as MixToken mixes the images: of the class token by area, of each patch by its place (eqs. 9, 10)."""
         if not self.mix_token.active or "labels" not in targets:
             return dict(targets)
         labels, token_labels = self.mix_token.labels(targets["labels"], self.grid, self.num_classes)

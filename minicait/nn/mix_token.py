@@ -1,4 +1,4 @@
-"""MixToken: a box of tokens exchanged between two images of a batch (LV-ViT, eqs. 8 and 9)."""
+"""MixToken: a box of tokens exchanged between two images of a batch (LV-ViT, eqs. 8 to 10)."""
 
 from __future__ import annotations
 
