@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from ..backend import Array, array_module
 from .depthwise import depthwise, depthwise_grad_input, depthwise_grad_weight
 from .product import product
-from .sums import as_rows
+from .sums import as_rows, wide_dtype
 from .windows import Geometry, Pair, inside, padded_zeros, windows
 
 CPU_STRIP = 1 << 20  # bytes: the level 2 cache of a core
@@ -86,7 +85,7 @@ def _as_matrix(weight: Array) -> Array:
 
 def _dense_grad_weight(g: Array, x: Array, geometry: Geometry) -> Array:
     outputs, channels = g.shape[-1], x.shape[-1]
-    total, part = array_module(x).zeros((2, outputs, math.prod(geometry.kernel) * channels), _wide(x))
+    total, part = array_module(x).zeros((2, outputs, math.prod(geometry.kernel) * channels), wide_dtype(x))
     for index, patches in _patches(x, outputs, geometry):
         total += product(as_rows(g[index]).T, patches, out=part)
     return total.reshape(outputs, *geometry.kernel, channels).transpose(0, 3, 1, 2)
@@ -102,8 +101,8 @@ def _col2im(g: Array, x_shape: tuple[int, ...], matrix: Array, geometry: Geometr
     dx = array_module(g).zeros(x_shape, g.dtype)
     samples, rows = _strip_size(dx, len(matrix), geometry)
     memory = array_module(g).empty((samples * rows * g.shape[2], matrix.shape[1]), g.dtype)
-    direct = not any(geometry.padding) and dx.dtype == _wide(g)
-    padded = None if direct else padded_zeros(dx, samples, geometry.padding, _wide(g))
+    direct = not any(geometry.padding) and dx.dtype == wide_dtype(g)
+    padded = None if direct else padded_zeros(dx, samples, geometry.padding, wide_dtype(g))
     for first in range(0, len(g), samples):
         part, into = g[first : first + samples], dx[first : first + samples]
         if padded is not None:
@@ -128,10 +127,6 @@ def _add_windows(into: Array, patches: Array, geometry: Geometry) -> None:
             part = patches[..., top : top + stride[0], left : left + stride[1], :]
             places = windows(into[:, top:, left:], part.shape[3:5], stride)[:, :rows, :columns]
             places += part
-
-
-def _wide(x: Array) -> Any:
-    return np.promote_types(x.dtype, np.float32)
 
 
 # Dense, one group after the other, or depthwise.
