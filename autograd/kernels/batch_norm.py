@@ -18,15 +18,15 @@ import numpy as np
 
 from ..backend import Array, array_module
 from .launch import on_gpu
-from .moments import division, joined_rows, launch_parts, near_zero, parts, repeated, wide
-from .sums import sum_over_rows, total, widened
+from .moments import division, joined_rows, launch_parts, near_zero, parts, repeated
+from .sums import sum_over_rows, total, wide_dtype, widened
 
 # y
 
 
 def _batch_norm_numpy(x: Array, mean: Array, rstd: Array, weight: Array, bias: Array) -> Array:
     xp, joined, near = array_module(x), joined_rows(x), near_zero(mean, rstd**-2)
-    y = xp.empty(x.shape, wide(x))
+    y = xp.empty(x.shape, wide_dtype(x))
     scale = rstd * weight
     mean, scale, shift = repeated(joined, mean, scale, bias - mean * scale if near else bias)
     for values, out in parts(joined, x, y):
@@ -53,7 +53,7 @@ def batch_norm(x: Array, mean: Array, rstd: Array, weight: Array, bias: Array) -
         return _batch_norm_numpy(x, mean, rstd, weight, bias)
     xp = array_module(x)
     y = xp.empty(x.shape, x.dtype)
-    channels = xp.ascontiguousarray(mean), rstd * weight, xp.ascontiguousarray(bias, wide(x))
+    channels = xp.ascontiguousarray(mean), rstd * weight, xp.ascontiguousarray(bias, wide_dtype(x))
     launch_parts(_CUDA, "batch_norm", x, xp.ascontiguousarray(x), *channels, y)
     return y
 
@@ -73,7 +73,7 @@ def _gradient_sums_numpy(g: Array, x: Array, mean: Array, rstd: Array) -> Array:
     if near:
         sums[1] -= mean * sums[0]
     sums[1] *= rstd
-    return sums.astype(wide(x))
+    return sums.astype(wide_dtype(x))
 
 
 _GRADIENT_SUMS = """
@@ -103,7 +103,7 @@ def _gradient_sums(g: Array, x: Array, mean: Array, rstd: Array) -> Array:
     if not on_gpu(g):
         return _gradient_sums_numpy(g, x, mean, rstd)
     xp = array_module(g)
-    partial = xp.empty((2, x.shape[-1], division(x)[2]), wide(x))
+    partial = xp.empty((2, x.shape[-1], division(x)[2]), wide_dtype(x))
     launch_parts(_GRADIENT_SUMS, "batch_norm_sums", x, *map(xp.ascontiguousarray, (g, x, mean, rstd)), *partial)
     return total(partial, -1)
 
@@ -113,7 +113,7 @@ def _gradient_sums(g: Array, x: Array, mean: Array, rstd: Array) -> Array:
 
 def _grad_input_numpy(g: Array, x: Array, mean: Array, scale: Array, slope: Array, shift: Array, near: bool) -> Array:
     xp, joined = array_module(x), joined_rows(x)
-    dx = xp.empty(x.shape, wide(x))
+    dx = xp.empty(x.shape, wide_dtype(x))
     mean, scale, slope, shift = repeated(joined, mean, scale, slope, shift - slope * mean if near else shift)
     for upstream, values, out in parts(joined, g, x, dx):
         through = (values if near else values - mean) * slope

@@ -23,7 +23,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from itertools import pairwise
 from operator import add
-from typing import Any
 
 import numpy as np
 
@@ -31,7 +30,7 @@ from .. import modes
 from ..backend import Array, array_module
 from .depthwise import depthwise, depthwise_grad_input, depthwise_grad_weight
 from .product import product
-from .sums import as_rows
+from .sums import as_rows, wide_dtype
 from .windows import Geometry, Pair, inside, padded_zeros, windows
 
 CPU_STRIP = 1 << 20  # bytes: the level 2 cache of a core
@@ -53,19 +52,26 @@ def _patches(x: Array, outputs: int, geometry: Geometry) -> Iterator[tuple[tuple
     samples, rows = _strip_size(x, outputs, geometry)
     all_rows, columns = geometry.output_size(*x.shape[1:3])
     memory = array_module(x).empty((samples, rows, columns, *geometry.kernel, x.shape[-1]), x.dtype)
-    padded = padded_zeros(x, samples, geometry.padding)
-    for first in range(0, len(x), samples):
-        part = x[first : first + samples]
-        if any(geometry.padding):
-            inside(padded[: len(part)], geometry.padding)[...] = part
-            part = padded[: len(part)]
+    for number, part in enumerate(_padded(x, samples, geometry.padding)):
         views = windows(part, geometry.kernel, geometry.stride)
         for row in range(0, all_rows, rows):
             strip = views[:, row : row + rows]
             patches = memory[: strip.shape[0], : strip.shape[1]]
             patches[...] = strip
-            index = slice(first, first + samples), slice(row, row + rows)
+            index = slice(number * samples, (number + 1) * samples), slice(row, row + rows)
             yield index, patches.reshape(math.prod(strip.shape[:3]), math.prod(strip.shape[3:]))
+
+
+def _padded(x: Array, samples: int, padding: Pair) -> Iterator[Array]:
+    """Some samples of x at a time, with zeros around them, each in the memory of those before."""
+    ready = not any(padding) and x.strides[-1] == x.dtype.itemsize  # windows of other arrays are slow to copy
+    memory = None if ready else padded_zeros(x, samples, padding)
+    for first in range(0, len(x), samples):
+        part = x[first : first + samples]
+        if memory is not None:
+            inside(memory[: len(part)], padding)[...] = part
+            part = memory[: len(part)]
+        yield part
 
 
 def _dense(x: Array, weight: Array, bias: Array | None, geometry: Geometry) -> Array:
@@ -88,7 +94,7 @@ def _as_matrix(weight: Array) -> Array:
 
 def _dense_grad_weight(g: Array, x: Array, geometry: Geometry) -> Array:
     outputs, channels = g.shape[-1], x.shape[-1]
-    total, part = array_module(x).zeros((2, outputs, math.prod(geometry.kernel) * channels), _wide(x))
+    total, part = array_module(x).zeros((2, outputs, math.prod(geometry.kernel) * channels), wide_dtype(x))
     for index, patches in _patches(x, outputs, geometry):
         total += product(as_rows(g[index]).T, patches, out=part)
     return total.reshape(outputs, *geometry.kernel, channels).transpose(0, 3, 1, 2)
@@ -104,10 +110,11 @@ def _col2im(g: Array, x_shape: tuple[int, ...], matrix: Array, geometry: Geometr
     dx = array_module(g).zeros(x_shape, g.dtype)
     samples, rows = _strip_size(dx, len(matrix), geometry)
     memory = array_module(g).empty((samples * rows * g.shape[2], matrix.shape[1]), g.dtype)
-    padded = padded_zeros(dx, samples, geometry.padding, _wide(g))
+    direct = not any(geometry.padding) and dx.dtype == wide_dtype(g)
+    padded = None if direct else padded_zeros(dx, samples, geometry.padding, wide_dtype(g))
     for first in range(0, len(g), samples):
         part, into = g[first : first + samples], dx[first : first + samples]
-        if aside := any(geometry.padding) or dx.dtype != padded.dtype:
+        if padded is not None:
             into = padded[: len(part)]
             into[...] = 0
         for row in range(0, g.shape[1], rows):
@@ -115,7 +122,7 @@ def _col2im(g: Array, x_shape: tuple[int, ...], matrix: Array, geometry: Geometr
             patches = product(as_rows(strip), matrix, out=memory[: math.prod(strip.shape[:3])])
             patches = patches.reshape(*strip.shape[:3], *geometry.kernel, x_shape[-1])
             _add_windows(into[:, row * geometry.stride[0] :], patches, geometry)
-        if aside:
+        if padded is not None:
             dx[first : first + samples] = inside(into, geometry.padding)
     return dx
 
@@ -129,10 +136,6 @@ def _add_windows(into: Array, patches: Array, geometry: Geometry) -> None:
             part = patches[..., top : top + stride[0], left : left + stride[1], :]
             places = windows(into[:, top:, left:], part.shape[3:5], stride)[:, :rows, :columns]
             places += part
-
-
-def _wide(x: Array) -> Any:
-    return np.promote_types(x.dtype, np.float32)
 
 
 # Dense, one group after the other, or depthwise.

@@ -17,14 +17,10 @@ import numpy as np
 
 from ..backend import Array, array_module
 from .launch import THREADS, compiled, on_gpu
-from .sums import total, widened
+from .sums import total, wide_dtype, widened
 from .windows import Geometry, inside, padded_zeros, windows
 
 MOST_PARTS = 256  # partial sums of a gradient for a weight, enough to keep a GPU busy
-
-
-def _wide(x: Array) -> Any:
-    return np.promote_types(x.dtype, np.float32)
 
 
 def _taps(weight: Array) -> Array:
@@ -75,7 +71,7 @@ def depthwise(x: Array, weight: Array, bias: Array | None, geometry: Geometry) -
     xp = array_module(x)
     y = xp.empty((len(x), *geometry.output_size(*x.shape[1:3]), x.shape[-1]), x.dtype)
     null = np.intp(0)  # CuPy passes a null pointer as a number
-    bias = null if bias is None else xp.ascontiguousarray(bias, _wide(x))
+    bias = null if bias is None else xp.ascontiguousarray(bias, wide_dtype(x))
     _launch(_CUDA, "depthwise", geometry, y.shape[0] * y.shape[1], x, y, xp.ascontiguousarray(x), taps, bias, y)
     return y
 
@@ -146,7 +142,7 @@ def depthwise_grad_input(g: Array, x_shape: tuple[int, ...], weight: Array, geom
 
 def _grad_weight_numpy(g: Array, x: Array, geometry: Geometry) -> Array:
     """(kh, kw, C), as a sum of those of all samples."""
-    xp, wide = array_module(x), _wide(x)
+    xp, wide = array_module(x), wide_dtype(x)
     each = xp.empty((len(x), *geometry.kernel, x.shape[-1]), wide)
     padded = padded_zeros(x, 1, geometry.padding, wide)
     (views,) = windows(padded, geometry.kernel, geometry.stride)
@@ -185,7 +181,7 @@ extern "C" __global__ void depthwise_weight(
 def _grad_weight_cuda(g: Array, x: Array, geometry: Geometry) -> Array:
     xp, lines = array_module(x), g.shape[0] * g.shape[1]
     count = min(lines, MOST_PARTS)
-    parts = xp.empty((*geometry.kernel, x.shape[-1], count), _wide(x))
+    parts = xp.empty((*geometry.kernel, x.shape[-1], count), wide_dtype(x))
     arrays = xp.ascontiguousarray(g), xp.ascontiguousarray(x), parts
     _launch(_CUDA_WEIGHT, "depthwise_weight", geometry, count, x, g, *arrays, np.int32(lines))
     return total(parts, -1)

@@ -14,16 +14,12 @@ import numpy as np
 
 from ..backend import Array, array_module
 from .launch import THREADS, compiled, launch_rows, on_gpu
-from .sums import sum_over_rows, widened
+from .sums import sum_over_rows, wide_dtype, widened
 
 PART = 1 << 18  # bytes of one array: several of them fit into the level 2 cache of a core
 LONG = 1 << 14  # values: NumPy broadcasts along rows of this length twice as fast as along a few channels
 NEAR = 4  # up to this mean^2 / variance, rounding errors are harmless without subtracting the mean first
 MOST_PARTS, LEAST_ROWS = 512, 64  # on a GPU
-
-
-def wide(x: Array) -> Any:
-    return np.promote_types(x.dtype, np.float32)
 
 
 def joined_rows(x: Array) -> int:
@@ -57,10 +53,10 @@ def near_zero(mean: Array, variance: Array) -> bool:
 def _moments_numpy(x: Array) -> tuple[Array, Array]:
     mean, square = _means_of_powers(x, None)
     if near_zero(mean, square - mean * mean):
-        return mean.astype(wide(x)), (square - mean * mean).astype(wide(x))
-    origin = mean.astype(wide(x))
+        return mean.astype(wide_dtype(x)), (square - mean * mean).astype(wide_dtype(x))
+    origin = mean.astype(wide_dtype(x))
     mean, square = _means_of_powers(x, origin)
-    return (origin + mean).astype(wide(x)), (square - mean * mean).astype(wide(x))
+    return (origin + mean).astype(wide_dtype(x)), (square - mean * mean).astype(wide_dtype(x))
 
 
 def _means_of_powers(x: Array, origin: Array | None) -> Array:
@@ -142,8 +138,8 @@ def moments(x: Array) -> tuple[Array, Array]:
         return _moments_numpy(x)
     xp, channels = array_module(x), x.shape[-1]
     rows, size, count = division(x)
-    means, squares = xp.empty((2, channels, count), wide(x))
-    mean, variance = xp.empty((2, channels), wide(x))
+    means, squares = xp.empty((2, channels, count), wide_dtype(x))
+    mean, variance = xp.empty((2, channels), wide_dtype(x))
     launch_parts(_MOMENTS, "batch_moments", x, xp.ascontiguousarray(x), means, squares)
     launch_rows(_MERGE, "merge_moments", means, means, squares, mean, variance, np.int64(rows), np.int64(size))
     return mean, variance

@@ -82,6 +82,11 @@ def widened(x: Array) -> Array:
     return x.astype(np.float32) if x.dtype == np.float16 else x
 
 
+def wide_dtype(x: Array) -> Any:
+    """The dtype to add up values of x in: float32 for float16, else their own."""
+    return np.promote_types(x.dtype, np.float32)
+
+
 def sum_over_rows(x: Array, dtype: Any = None) -> Array:
     """(..., n) to (n,); that of float16 rounded to `dtype`, or to float16."""
     rows = as_rows(x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 from .. import kernels
@@ -75,7 +76,7 @@ def _check_shapes(x: Array, weight: Array, bias: Array | None, groups: int) -> N
     if not weight.size or x.shape[-1] != channels * groups or outputs % groups:
         raise OperandError(
             f"weight must have shape (outputs, channels / groups, height, width), none of them zero, with outputs "
-            f"divisible by groups; got {weight.shape} for {x.shape[-1]} channels and {groups} groups"
+            f"divisible by groups; got {weight.shape} for {x.shape[-1]} channels with groups={groups}"
         )
     if bias is not None and bias.shape != (outputs,):
         raise OperandError(f"bias must have shape {(outputs,)} to match weight {weight.shape}, got {bias.shape}")
@@ -92,18 +93,22 @@ def conv2d(
     convolution is depthwise.
     """
     stride, padding = _pair("stride", stride, 1), _pair("padding", padding, 0)
-    if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1:
+    if not _is_integer(groups) or groups < 1:
         raise OperandError(f"conv2d: groups must be a positive integer, got {groups!r}")
     parameters = [weight] if bias is None else [weight, bias]
     x, weight, *biases = layer_operands("conv2d", [x], parameters)
     if x.ndim == 4 and not channels_last:
         x = transpose(x, (0, 2, 3, 1))
-    y = Conv2d.apply(x, weight, biases[0] if biases else None, stride=stride, padding=padding, groups=groups)
+    y = Conv2d.apply(x, weight, biases[0] if biases else None, stride=stride, padding=padding, groups=int(groups))
     return y if channels_last else transpose(y, (0, 3, 1, 2))
 
 
 def _pair(name: str, value: Any, least: int) -> tuple[int, int]:
-    pair = (value, value) if isinstance(value, int) else tuple(value) if isinstance(value, tuple | list) else ()
-    if len(pair) != 2 or not all(isinstance(n, int) and not isinstance(n, bool) and n >= least for n in pair):
+    pair = value if isinstance(value, tuple | list) else (value, value)
+    if len(pair) != 2 or not all(_is_integer(n) and n >= least for n in pair):
         raise OperandError(f"conv2d: {name} must be an integer of at least {least}, or a pair of them, got {value!r}")
-    return pair[0], pair[1]
+    return int(pair[0]), int(pair[1])
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)

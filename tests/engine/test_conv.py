@@ -149,13 +149,18 @@ def test_the_gradient_of_a_weight_adds_up_in_float32(groups, monkeypatch):
     assert (dweight.numpy() == 4608).all() and (dbias.numpy() == 4608).all()
 
 
+def test_numpy_integers_are_integers():
+    x, weight, n = np.ones((1, 2, 5, 5), np.float32), np.ones((2, 1, 3, 3), np.float32), np.int64(2)
+    assert ops.conv2d(x, weight, stride=n, padding=[n, np.int32(1)], groups=n).shape == (1, 2, 4, 3)
+
+
 @pytest.mark.parametrize(
     "call, sentence",
     [
         (lambda x, w: ops.conv2d(x[0], w), r"conv2d: x and weight need four axes, got shapes \(4, 5, 5\)"),
         (lambda x, w: ops.conv2d(x, w[0]), r"conv2d: x and weight need four axes, got .* \(4, 3, 3\)"),
-        (lambda x, w: ops.conv2d(x, w, groups=2), r"got \(6, 4, 3, 3\) for 4 channels and 2 groups"),
-        (lambda x, w: ops.conv2d(x, w[:, :1], groups=4), "outputs divisible by groups; got .* 4 groups"),
+        (lambda x, w: ops.conv2d(x, w, groups=2), r"got \(6, 4, 3, 3\) for 4 channels with groups=2"),
+        (lambda x, w: ops.conv2d(x, w[:, :1], groups=4), "outputs divisible by groups; got .* groups=4"),
         (lambda x, w: ops.conv2d(x, w[:0]), "none of them zero"),
         (lambda x, w: ops.conv2d(x, w, np.ones(4)), r"bias must have shape \(6,\) .*, got \(4,\)"),
         (lambda x, w: ops.conv2d(x[:, :, :2], w), r"kernel of \(3, 3\) pixels does not fit into .* of \(2, 5\) pixels"),

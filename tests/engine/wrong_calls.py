@@ -105,7 +105,7 @@ WRONG_CALLS = {
     "conv2d": (
         lambda: ops.conv2d(t(2, 3, 8, 8), t(4, 5, 3, 3)),
         ValueError,
-        r"conv2d: weight must have shape .* got \(4, 5, 3, 3\) for 3 channels and 1 groups",
+        r"conv2d: weight must have shape .* got \(4, 5, 3, 3\) for 3 channels with groups=1",
     ),
     "batch_norm": (
         lambda: ops.batch_norm(t(2, 3, 8, 8), t(8), t(3)),

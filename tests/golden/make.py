@@ -6,6 +6,7 @@ pip install -e '.[compare]' && python -m tests.golden.make
 from __future__ import annotations
 
 import argparse
+import json
 from collections import OrderedDict
 
 import numpy as np
@@ -43,6 +44,7 @@ def main() -> None:
         np.savez_compressed(path, **{key: value.astype(np.float32) for key, value in arrays.items()})
         print(f"{path.name}: {len(arrays)} arrays, {path.stat().st_size:,} bytes")
     make_pth()
+    make_operations()
 
 
 def make_pth() -> None:
@@ -66,6 +68,35 @@ def make_pth() -> None:
         },
     }
     torch.save(checkpoint, FOLDER / "deep.pth")
+
+
+def make_operations() -> None:
+    """Values and gradients of PyTorch's conv2d and batch_norm, for the inputs that the file already has."""
+    with np.load(FOLDER / "operations.npz") as file:
+        arrays = {name: file[name] for name in file.files}
+
+    def run(case: str, names: str, results: str, function) -> None:
+        inputs = {name: torch.tensor(arrays[f"{case}:{name}"], requires_grad=True) for name in names.split()}
+        y = function(*inputs.values())
+        gradients = torch.autograd.grad(y, [*inputs.values()], torch.from_numpy(arrays[f"{case}:g"]))
+        arrays[f"{case}:y{results}"] = y.detach().numpy()
+        arrays.update({f"{case}:grad_{n}{results}": g.numpy() for n, g in zip(inputs, gradients, strict=True)})
+
+    for case in [name.removesuffix(":config") for name in arrays if name.endswith(":config")]:
+        options = json.loads(str(arrays[f"{case}:config"]))
+        names = "x w b" if f"{case}:b" in arrays else "x w"
+        run(case, names, "", lambda *inputs, options=options: torch.nn.functional.conv2d(*inputs, **options))
+    for case in ("bn2d", "bn1d"):
+        for training in (False, True):
+            running = [torch.tensor(arrays[f"{case}:running_{name}"]) for name in ("mean", "var")]
+            run(
+                case, "x weight bias", "_train" if training else "_eval",
+                lambda x, w, b, running=running, training=training: torch.nn.functional.batch_norm(
+                    x, *running, w, b, training
+                ),
+            )  # fmt: skip
+        arrays |= {f"{case}:running_{n}_after": r.numpy() for n, r in zip(("mean", "var"), running, strict=True)}
+    np.savez_compressed(FOLDER / "operations.npz", **arrays)
 
 
 if __name__ == "__main__":
