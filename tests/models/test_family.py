@@ -57,50 +57,6 @@ def test_every_family(family):
     assert any(not np.array_equal(value, other[key]) for key, value in model.state_dict().items())
 
 
-PARAMETERS = {  # as published, with 1000 classes
-    "deit_tiny_patch16_224": 5_717_416, "deit_small_patch16_224": 22_050_664, "deit_base_patch16_224": 86_567_656,
-    "deit_base_patch16_384": 86_859_496, "deit_tiny_distilled_patch16_224": 5_910_800,
-    "deit_small_distilled_patch16_224": 22_436_432, "deit_base_distilled_patch16_224": 87_338_192,
-    "deit_base_distilled_patch16_384": 87_630_032, "deit3_tiny_patch16_224": 5_721_832,
-    "deit3_small_patch16_224": 22_059_496, "deit3_small_patch16_384": 22_205_416,
-    "deit3_medium_patch16_224": 38_849_512, "deit3_base_patch16_224": 86_585_320,
-    "deit3_base_patch16_384": 86_877_160, "deit3_large_patch16_224": 304_374_760,
-    "deit3_large_patch16_384": 304_763_880, "deit3_huge_patch14_224": 632_126_440, "resmlp_12_224": 15_350_872,
-    "resmlp_24_224": 30_020_680, "resmlp_36_224": 44_690_488, "resmlp_big_24_224": 129_138_280,
-    "resmlp_big_24_patch16_224": 115_736_776, "resmlp_12_patch14_224": 15_607_912, "resmlp_12_patch8_224": 22_051_624,
-    "resmlp_12_class_mlp_224": 17_719_396, "patchconvnet_s20_224": 10_235_896, "patchconvnet_s36_224": 16_233_976,
-    "patchconvnet_s60_224": 25_231_096, "patchconvnet_s60_384": 25_231_096, "patchconvnet_s60_512": 25_231_096,
-    "patchconvnet_s60_multi_224": 25_614_712, "patchconvnet_s120_224": 47_723_896, "patchconvnet_b36_224": 63_699_976,
-    "patchconvnet_b60_224": 99_388_936, "patchconvnet_b60_384": 99_388_936, "patchconvnet_b120_224": 188_611_336,
-    "patchconvnet_b120_384": 188_611_336, "patchconvnet_l60_224": 176_009_576, "patchconvnet_l60_384": 176_009_576,
-    "patchconvnet_l120_224": 334_294_376, "patchconvnet_l120_384": 334_294_376, "lvvit_t_224": 8_534_720,
-    "lvvit_s_224": 26_151_824, "lvvit_s_384": 26_297_744, "lvvit_m_224": 55_830_544, "lvvit_m_384": 56_025_104,
-    "lvvit_m_448": 56_131_600, "lvvit_l_224": 150_021_968, "lvvit_l_288": 150_120_272, "lvvit_l_448": 150_473_552,
-    "lvvit_l_512": 150_657_872,
-}  # fmt: skip
-GFLOPS = {  # as the papers count them
-    "deit_tiny_patch16_224": 1.3, "deit_small_patch16_224": 4.6, "deit_base_patch16_224": 17.5,
-    "deit_base_patch16_384": 55.5, "deit3_medium_patch16_224": 8.0, "deit3_large_patch16_384": 191.2,
-    "deit3_huge_patch14_224": 167.4, "resmlp_12_224": 3.0, "resmlp_24_224": 6.0, "resmlp_big_24_224": 100.2,
-    "resmlp_12_patch8_224": 14.0, "patchconvnet_s60_224": 4.0, "patchconvnet_s120_224": 7.5,
-    "patchconvnet_b60_224": 15.8, "patchconvnet_b120_224": 29.9, "patchconvnet_l120_224": 53.0,
-    "patchconvnet_s60_multi_224": 5.3, "lvvit_t_224": 2.87, "lvvit_s_224": 6.57, "lvvit_m_224": 12.74,
-    "lvvit_l_224": 34.78, "lvvit_s_384": 22.17, "lvvit_l_448": 157.0,
-}  # fmt: skip
-
-
-def test_parameters_of_every_published_size():
-    ours = {name for name in list_models() if "mini" not in name and not name.startswith("cait")}
-    assert ours == set(PARAMETERS)
-    for name, count in PARAMETERS.items():
-        assert find_model(name)[1].cost().parameters == count, name
-
-
-def test_multiply_adds_are_those_of_the_papers():
-    for name, published in GFLOPS.items():
-        assert abs(find_model(name)[1].cost().multiply_adds / 1e9 - published) < 0.05 + 0.013 * published, name
-
-
 @pytest.mark.parametrize("name", SMALL_MODELS)
 def test_memory_estimate_is_that_of_the_graph(name):
     model = SMALL_MODELS[name]()
