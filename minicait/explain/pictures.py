@@ -45,7 +45,8 @@ def pictures(inside: Inside) -> Iterator[tuple[str, Image.Image]]:
         heads = inside.before.shape[1]
         kinds = {"before": inside.before, "after": inside.after} if inside.heads_talk else {"head": inside.before}
         titles = [f"{kind} {h + 1}" for kind in kinds for h in range(heads)]
-        yield "self-attention", _patch_sheet(inside, titles, np.concatenate(list(kinds.values()), axis=1), heads)
+        both = np.concatenate(list(kinds.values()), axis=1)
+        yield "self-attention", _patch_sheet(inside, titles, both, heads, inside.share)
     if len(inside.cross_patch):
         yield "cross-patch", _patch_sheet(inside, ["weights"], inside.cross_patch[:, None], signed=0)
         yield "cross-patch-rows", _rows_picture(inside)
@@ -63,11 +64,13 @@ def _maps_picture(inside: Inside, maps: Maps) -> Image.Image:
     return _sheet(inside, titles, rows, 0 if maps.signed else len(titles), share=maps.share)
 
 
-def _patch_sheet(inside: Inside, titles: Sequence[str], between: np.ndarray, signed: int) -> Image.Image:
+def _patch_sheet(
+    inside: Inside, titles: Sequence[str], between: np.ndarray, signed: int, share: float = 1.0
+) -> Image.Image:
     """Draw maps (layers, columns, N, N) for the patch that the report shows first, with a frame around it."""
     maps = between[:, :, inside.start].reshape(*between.shape[:2], *inside.grid)
     rows = {f"layer {i}": list(layer) for i, layer in enumerate(maps, 1)}
-    return _sheet(inside, titles, rows, signed, inside.start)
+    return _sheet(inside, titles, rows, signed, inside.start, share)
 
 
 def _sheet(

@@ -267,7 +267,7 @@ def test_a_model_that_has_nothing_special_is_explained(run, new_family, tmp_path
     assert {path.name for path in tmp_path.iterdir()} == {"r.html", "r.json", "r-image.png", "r-residual-ratio.png"}
     assert set(json.loads((tmp_path / "r.json").read_text())) == {"image", "model", "guesses", "branches"}
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
-    assert "Layer layers.1, FFN: " in page and "one residual branch to the main path: FFN (" in page
+    assert "Layer layers.1, FFN: " in page and "Blocks add residual branches to the main path" in page
     assert "<canvas" not in page and "class token" not in page and "LayerScale" not in page
     model = minicait.create_model("patch_mlp_16", 10)
     with pytest.raises(ValueError, match=r"^PatchMlp has no class token whose attention could be shown$"):
