@@ -13,7 +13,7 @@ from .colours import CIVIDIS, DIVERGING, colourise, rescale, rescale_around_zero
 from .inside import Inside
 from .maps import Maps, all_maps, patch_labels
 
-MIN_SIDE, TILE, GAP, CAPTION = 224, 112, 6, 18  # pixels: sides of a picture and of a tile in a sheet, margins
+MIN_SIDE, TILE, PANEL, GAP, CAPTION = 224, 112, 280, 6, 18  # pixels: sides of a picture and its parts, margins
 MIDDLE = 6  # rows and columns of patches whose weights are drawn, as in Fig. 4.2 of the thesis
 
 
@@ -87,10 +87,10 @@ def _sheet(
     share   of the patches that a scale covers
     """
     image = enlarged(inside)
-    image = image.resize((TILE * image.width // image.height, TILE))
-    width, left = image.width + GAP, 60
+    image, font = image.resize((TILE * image.width // image.height, TILE)), ImageFont.load_default(12)
+    width, left = max(image.width, *(int(font.getlength(title)) for title in titles)) + GAP, 60
     sheet = Image.new("RGB", (left + width * len(titles), CAPTION + (TILE + GAP) * len(rows)), "white")
-    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(12)
+    draw = ImageDraw.Draw(sheet)
     for column, title in enumerate(titles):
         draw.text((left + column * width, 2), title, "black", font)
     for row, (name, maps) in enumerate(rows.items()):
@@ -116,8 +116,8 @@ def _rows_picture(inside: Inside) -> Image.Image:
     high, wide = min(MIDDLE, rows), min(MIDDLE, columns)
     whole = inside.cross_patch.reshape(-1, rows, columns, rows, columns)
     middle = whole[:, (rows - high) // 2 :, (columns - wide) // 2 :][:, :high, :wide]
-    across = 4  # panels
-    width, height = 2 * wide * (columns + 1) + 2 * GAP, 2 * high * (rows + 1) + CAPTION + GAP
+    across, size = 4, max(2, PANEL // (wide * (columns + 1)))  # panels, and pixels of a weight
+    width, height = size * wide * (columns + 1) + 2 * GAP, size * high * (rows + 1) + CAPTION + GAP
     sheet = Image.new("RGB", (across * width, -(-len(middle) // across) * height), "white")
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(12)
     for i, layer in enumerate(middle):
@@ -126,7 +126,8 @@ def _rows_picture(inside: Inside) -> Image.Image:
         panel = Image.fromarray(tiles.reshape(high * (rows + 1), wide * (columns + 1), 3))
         left, top = GAP + i % across * width, i // across * height
         draw.text((left, top + 2), f"layer {i + 1}", "black", font)
-        sheet.paste(panel.resize((2 * panel.width, 2 * panel.height), Image.Resampling.NEAREST), (left, top + CAPTION))
+        panel = panel.resize((size * panel.width, size * panel.height), Image.Resampling.NEAREST)
+        sheet.paste(panel, (left, top + CAPTION))
     return sheet
 
 

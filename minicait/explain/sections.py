@@ -81,7 +81,7 @@ def map_sections(inside: Inside) -> Iterator[str]:
 
 def _magnitudes(share: float, of: str = "") -> str:
     """The legend of a scale that covers a share of the patches."""
-    return MAGNITUDES.format(of, "max" if share == 1 else f"the top {1 - share:.0%}")
+    return MAGNITUDES.format(of, "max" if share == 1 else f"top {100 * (1 - share):.0f} %")
 
 
 def _layer(inside: Inside, maps: Maps, layer: int) -> str:

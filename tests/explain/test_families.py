@@ -22,6 +22,7 @@ from minicait.models.maps import image_maps
 from minicait.models.patchconvnet import PatchConvNet
 from minicait.models.resmlp import ResMLP
 from minicait.models.variants import Variant
+from minicait.run.pictures import draw_attention
 from minicait.train import attention_inside
 
 from .test_report import NAMES, Page, unpack
@@ -303,6 +304,13 @@ def test_where_each_model_looks(shown):
     assert len(maps) == (2 if name.startswith("cait") else 1)
     sheet = attention_sheet(model, images, [0] * 6, ["x"] * 10)
     assert sheet.width == (len(maps) + 1) * (SIDE + GAP) + GAP
+
+
+def test_pictures_at_the_end_of_a_run(shown, tmp_path):
+    name, model, _ = shown
+    written = draw_attention(tmp_path, model, Shapes(40, 32), None)
+    assert [path.name for path in written] == ["report-1.html", "report-2.html", "report-3.html"]
+    assert (tmp_path / "attention.png").is_file() == (not name.startswith("resmlp"))
 
 
 def test_a_long_caption_is_not_cut_off():
