@@ -13,7 +13,7 @@ from .colours import CIVIDIS, DIVERGING, colourise, rescale, rescale_around_zero
 from .inside import Inside
 from .maps import Maps, all_maps, patch_labels
 
-MIN_SIDE, TILE, GAP, CAPTION = 224, 112, 6, 18  # pixels: sides of a picture and of a tile in a sheet, margins
+MIN_SIDE, TILE, PANEL, GAP, CAPTION = 224, 112, 280, 6, 18  # pixels: sides of a picture and its parts, margins
 MIDDLE = 6  # rows and columns of patches whose weights are drawn, as in Fig. 4.2 of the thesis
 
 
@@ -45,7 +45,8 @@ def pictures(inside: Inside) -> Iterator[tuple[str, Image.Image]]:
         heads = inside.before.shape[1]
         kinds = {"before": inside.before, "after": inside.after} if inside.heads_talk else {"head": inside.before}
         titles = [f"{kind} {h + 1}" for kind in kinds for h in range(heads)]
-        yield "self-attention", _patch_sheet(inside, titles, np.concatenate(list(kinds.values()), axis=1), heads)
+        both = np.concatenate(list(kinds.values()), axis=1)
+        yield "self-attention", _patch_sheet(inside, titles, both, heads, inside.share)
     if len(inside.cross_patch):
         yield "cross-patch", _patch_sheet(inside, ["weights"], inside.cross_patch[:, None], signed=0)
         yield "cross-patch-rows", _rows_picture(inside)
@@ -63,11 +64,13 @@ def _maps_picture(inside: Inside, maps: Maps) -> Image.Image:
     return _sheet(inside, titles, rows, 0 if maps.signed else len(titles), share=maps.share)
 
 
-def _patch_sheet(inside: Inside, titles: Sequence[str], between: np.ndarray, signed: int) -> Image.Image:
+def _patch_sheet(
+    inside: Inside, titles: Sequence[str], between: np.ndarray, signed: int, share: float = 1.0
+) -> Image.Image:
     """Draw maps (layers, columns, N, N) for the patch that the report shows first, with a frame around it."""
     maps = between[:, :, inside.start].reshape(*between.shape[:2], *inside.grid)
     rows = {f"layer {i}": list(layer) for i, layer in enumerate(maps, 1)}
-    return _sheet(inside, titles, rows, signed, inside.start)
+    return _sheet(inside, titles, rows, signed, inside.start, share)
 
 
 def _sheet(
@@ -84,10 +87,10 @@ def _sheet(
     share   of the patches that a scale covers
     """
     image = enlarged(inside)
-    image = image.resize((TILE * image.width // image.height, TILE))
-    width, left = image.width + GAP, 60
+    image, font = image.resize((TILE * image.width // image.height, TILE)), ImageFont.load_default(12)
+    width, left = max(image.width, *(int(font.getlength(title)) for title in titles)) + GAP, 60
     sheet = Image.new("RGB", (left + width * len(titles), CAPTION + (TILE + GAP) * len(rows)), "white")
-    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(12)
+    draw = ImageDraw.Draw(sheet)
     for column, title in enumerate(titles):
         draw.text((left + column * width, 2), title, "black", font)
     for row, (name, maps) in enumerate(rows.items()):
@@ -113,8 +116,8 @@ def _rows_picture(inside: Inside) -> Image.Image:
     high, wide = min(MIDDLE, rows), min(MIDDLE, columns)
     whole = inside.cross_patch.reshape(-1, rows, columns, rows, columns)
     middle = whole[:, (rows - high) // 2 :, (columns - wide) // 2 :][:, :high, :wide]
-    across = 4  # panels
-    width, height = 2 * wide * (columns + 1) + 2 * GAP, 2 * high * (rows + 1) + CAPTION + GAP
+    across, size = 4, max(2, PANEL // (wide * (columns + 1)))  # panels, and pixels of a weight
+    width, height = size * wide * (columns + 1) + 2 * GAP, size * high * (rows + 1) + CAPTION + GAP
     sheet = Image.new("RGB", (across * width, -(-len(middle) // across) * height), "white")
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(12)
     for i, layer in enumerate(middle):
@@ -123,7 +126,8 @@ def _rows_picture(inside: Inside) -> Image.Image:
         panel = Image.fromarray(tiles.reshape(high * (rows + 1), wide * (columns + 1), 3))
         left, top = GAP + i % across * width, i // across * height
         draw.text((left, top + 2), f"layer {i + 1}", "black", font)
-        sheet.paste(panel.resize((2 * panel.width, 2 * panel.height), Image.Resampling.NEAREST), (left, top + CAPTION))
+        panel = panel.resize((size * panel.width, size * panel.height), Image.Resampling.NEAREST)
+        sheet.paste(panel, (left, top + CAPTION))
     return sheet
 
 

@@ -23,7 +23,7 @@ OF_ALL_MAPS = """
 <label>Opacity <input type="range" id="opacity" min="0" max="100" value="70">
 <output id="opacity-value">70 %</output></label>
 <label><input type="checkbox" id="smooth"> smooth</label>"""
-MAGNITUDES = '\n<span class="legend"><span>{}min</span><span class="scale"></span><span>max</span></span>'
+MAGNITUDES = '\n<span class="legend"><span>{}min</span><span class="scale"></span><span>{}</span></span>'
 SIGNS = '\n<span class="legend"><span>{}negative</span><span class="scale signed">0</span><span>positive</span></span>'
 
 
@@ -60,10 +60,10 @@ def predictions(inside: Inside) -> str:
 def map_sections(inside: Inside) -> Iterator[str]:
     """Yield a section for each group of maps. The first has the controls of all maps on the page."""
     for number, maps in enumerate(all_maps(inside)):
-        about, last = texts()[maps.text], maps.layers[-1]
+        about, last = texts()[maps.text], escape(maps.layers[-1])
         yield f'<section aria-labelledby="h-{maps.name}" data-equations="{about.words}">'
         yield f'<h2 id="h-{maps.name}">{maps.title}</h2>\n{about.text}'
-        controls = "" if number else OF_ALL_MAPS + (SIGNS if maps.signed else MAGNITUDES).format("")
+        controls = "" if number else OF_ALL_MAPS + (SIGNS.format("") if maps.signed else _magnitudes(maps.share))
         if maps.has_slider:
             controls = (
                 f'\n<label>Layer <input type="range" class="layers" min="1" max="{len(maps.layers)}" '
@@ -77,6 +77,11 @@ def map_sections(inside: Inside) -> Iterator[str]:
         if maps.name == "class-attention":
             yield _saliency(inside, maps)
         yield "</section>\n"
+
+
+def _magnitudes(share: float, of: str = "") -> str:
+    """The legend of a scale that covers a share of the patches."""
+    return MAGNITUDES.format(of, "max" if share == 1 else f"top {100 * (1 - share):.0f} %")
 
 
 def _layer(inside: Inside, maps: Maps, layer: int) -> str:
@@ -141,14 +146,14 @@ def patch_section(inside: Inside, packed: Packed) -> dict[str, str]:
         return {"no_self": " hidden", **dict.fromkeys(names, "")}
     more = chart = ""
     if inside.heads_talk:
-        text, legend = "talking-heads", MAGNITUDES.format("before: ") + SIGNS.format("after: ")
+        text, legend = "talking-heads", _magnitudes(1, "before: ") + SIGNS.format("after: ")
         maps = [
             figure(inside, "Self-attention before mixing", "Before mixing", "eq-before", kind="before"),
             figure(inside, "Self-attention after mixing", "After mixing", "eq-after", kind="after", signed=""),
         ]
     elif len(inside.before):
-        text, legend = "self-attention", MAGNITUDES.format("")
-        maps = [figure(inside, "Self-attention", "Attention of the patch", "eq-attention", kind="before")]
+        text, legend, data = "self-attention", _magnitudes(inside.share), {"kind": "before", "share": inside.share}
+        maps = [figure(inside, "Self-attention", "Attention of the patch", "eq-attention", **data)]
     else:
         text, legend, name = "cross-patch", SIGNS.format(""), "Weight of the patch that is farthest from zero"
         maps = [figure(inside, "Weight", "Weights of the patch", "eq-cross-patch", kind="before", signed="")]
@@ -198,25 +203,17 @@ def branch_section(inside: Inside) -> dict[str, str]:
 
 
 def _about_branches(inside: Inside, learned: bool) -> Iterator[str]:
-    """Yield sentences: how many branches a block has, how they are scaled, and what the charts show."""
-    first, equation = inside.branches[0], block_equation(inside)
-    kinds = [b.kind for b in inside.branches if layer_label(b.name) == layer_label(first.name)]
-    count = (
-        "one residual branch" if len(kinds) == 1 else f"{'two' if len(kinds) == 2 else len(kinds)} residual branches"
-    )
-    scale = "scaled by LayerScale" if first.learned else f"multiplied by {first.scale:.3g}" if first.scale != 1 else ""
-    scaled = f", {'each ' * (len(kinds) > 1)}{scale}" if scale else ""
-    named = re.search(r"<strong>(Eqs?|Fig)(\..*?)<", texts("equations.html")[equation].text)
-    link = f'<a href="#{equation}">{named[1].replace("E", "e") + named[2] if named else "its equation"}</a>'
-    of = ", " if kinds[1:] else ": "
-    yield f"A block adds {count} to the main path{of}{' and '.join(kinds)}{scaled} ({link})."
+    """Yield sentences: what a block adds, what the charts show, and which layers are not blocks."""
+    yield texts()[block_equation(inside)].text.replace("SCALE", f"{inside.branches[0].scale:.3g}")
     cait = inside.own_stage and inside.heads_talk
     yield f"The {'second ' * learned}chart is Fig. 4 of {'the paper' if cait else 'the paper on CaiT, for this model'}."
     last = list(dict.fromkeys(label for b in inside.branches if (label := layer_label(b.name)).startswith("C")))
     if last:
-        names = " and ".join(filter(None, (", ".join(last[:-1]), last[-1])))
-        what = "class-attention layer" if inside.own_stage else "layer of the class token"
-        yield f"{names} {'are' if last[1:] else 'is'} the {what.replace('layer', 'layers') if last[1:] else what}."
+        names, kind = (
+            " and ".join(filter(None, (", ".join(last[:-1]), last[-1]))),
+            "attention" if inside.own_stage else "MLP",
+        )
+        yield f"{names} {f'are the class-{kind} layers' if last[1:] else f'is the class-{kind} layer'}."
 
 
 def _chart(chart: Chart) -> str:

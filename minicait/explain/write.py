@@ -30,8 +30,9 @@ def write_report(
             written.append(path.with_name(f"{path.stem}-{name}.png"))
             with atomic(written[-1]) as file:
                 picture.save(file, "PNG")
-        written.append(path.with_name(f"{path.stem}-block.svg"))
-        write_text(written[-1], graph)
+        if graph:
+            written.append(path.with_name(f"{path.stem}-block.svg"))
+            write_text(written[-1], graph)
     if numbers:
         written.append(path.with_suffix(".json"))
         write_text(written[-1], json.dumps(as_numbers(inside, title), ensure_ascii=False))

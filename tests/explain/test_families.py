@@ -22,6 +22,7 @@ from minicait.models.maps import image_maps
 from minicait.models.patchconvnet import PatchConvNet
 from minicait.models.resmlp import ResMLP
 from minicait.models.variants import Variant
+from minicait.run.pictures import draw_attention
 from minicait.train import attention_inside
 
 from .test_report import NAMES, Page, unpack
@@ -200,7 +201,7 @@ def test_a_class_mlp():
     np.testing.assert_array_equal(inside.class_weights, want)
     (maps,) = all_maps(inside)
     assert maps.signed and maps.layers == ["C1", "C2"]
-    assert "C1 and C2 are the layers of the class token." in report(inside, "a shape", "")
+    assert "C1 and C2 are the class-MLP layers." in report(inside, "a shape", "")
     assert attention_inside(model, Shapes(4, 32)) is None  # the same for every image, so it does not look
 
 
@@ -212,7 +213,9 @@ def test_pooling_by_attention():
     (maps,) = all_maps(inside)
     assert (maps.text, maps.layers, maps.has_mean) == ("class-pooling", [""], False)  # the map itself
     assert [branch.kind for branch in inside.branches] == ["convolution"] * 8 + ["attention", "FFN"]
-    assert "A block adds one residual branch to the main path: convolution, scaled" in report(inside, "a shape", "")
+    assert "A block adds one residual branch to the main path, made of convolutions and scaled" in report(
+        inside, "a shape", ""
+    )
 
 
 def test_a_map_for_each_class():
@@ -263,7 +266,7 @@ def test_there_is_a_chart_of_layer_scale_if_it_is_learned(name, learned, scale):
     assert [chart.name for chart in charts(inside)] == ["layer-scale"] * learned + ["residual-ratio"]
     text = report(inside, "a shape", "")
     assert ("mean |λ|" in text) == ("scaled by LayerScale" in text) == learned
-    assert ("each multiplied by 0.5" in text) == (scale == 0.5)
+    assert bool(re.search("each multiplied by .* = 0.5", text)) == (scale == 0.5)
 
 
 def test_a_single_learned_scale_is_learned():
@@ -301,6 +304,13 @@ def test_where_each_model_looks(shown):
     assert len(maps) == (2 if name.startswith("cait") else 1)
     sheet = attention_sheet(model, images, [0] * 6, ["x"] * 10)
     assert sheet.width == (len(maps) + 1) * (SIDE + GAP) + GAP
+
+
+def test_pictures_at_the_end_of_a_run(shown, tmp_path):
+    name, model, _ = shown
+    written = draw_attention(tmp_path, model, Shapes(40, 32), None)
+    assert [path.name for path in written] == ["report-1.html", "report-2.html", "report-3.html"]
+    assert (tmp_path / "attention.png").is_file() == (not name.startswith("resmlp"))
 
 
 def test_a_long_caption_is_not_cut_off():

@@ -19,7 +19,7 @@ from minicait import bench, nn
 from minicait.cli import main
 from minicait.cli.train import _model_name
 from minicait.data.shapes import CLASSES, Shapes
-from minicait.explain import attention_sheet, class_attention, has_class_attention, look
+from minicait.explain import attention_sheet, class_attention
 from minicait.files.tensorfile import open_tensors
 from minicait.models import FAMILIES, Config, Cost, Family, Model, Outputs, list_models
 from minicait.models.cait import CaiT
@@ -201,10 +201,11 @@ def run(tmp_path_factory):
     return out / "shapes-patch_mlp_16-1"
 
 
-def test_a_run_of_a_model_without_class_attention_has_no_pictures_of_it(run, new_family, capsys):
+def test_a_run_of_a_model_that_does_not_tell_where_it_looks(run, new_family, capsys):
+    """There is no picture of it, but there are reports."""
     assert {path.name for path in run.iterdir()} == {
         "args.json", "log.csv", "curves.svg", "train_batch.jpg", "example.png", "weights", "checkpoint.safetensors",
-        "checkpoint-previous.safetensors",
+        "checkpoint-previous.safetensors", "report-1.html", "report-2.html", "report-3.html",
     }  # fmt: skip
     assert [row["attention_inside"] for row in log(run)] == [""] * 3
     plan = json.loads((run / "args.json").read_text())
@@ -231,7 +232,7 @@ def test_a_run_of_a_new_family_goes_on_to_the_bit(run, new_family, tmp_path, mon
     assert main(["train", "--device", "cpu", "--resume", str(folder)]) == 0
     said = capsys.readouterr().out
     assert "curves.svg" in said and "best weights" in said
-    assert "attention" not in said and "in a browser" not in said
+    assert "attention" not in said and "in a browser" in said
     for name in ("weights/last.safetensors", "weights/best.safetensors", "checkpoint.safetensors"):
         ours, theirs = (open_tensors(path / name) for path in (folder, run))
         assert ours.shapes == theirs.shapes
@@ -260,21 +261,19 @@ def test_a_teacher_may_be_of_another_family(run, new_family, tmp_path, capsys):
     assert f"teacher: {weights}" in capsys.readouterr().out
 
 
-def test_a_model_without_class_attention_cannot_be_explained(run, new_family, tmp_path, capsys):
+def test_a_model_that_has_nothing_special_is_explained(run, new_family, tmp_path, capsys):
+    """Its prediction and its branches are always there."""
     weights = ["--weights", str(run / "weights/best.safetensors"), "--out", str(tmp_path / "r.html")]
-    assert main(["explain", str(run / "example.png"), *weights]) == 2
-    assert capsys.readouterr().err == "minicait: PatchMlp has no class attention to look at\n"
-    assert not list(tmp_path.iterdir())
+    assert main(["explain", str(run / "example.png"), *weights, "--png", "--json"]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"r.html", "r.json", "r-image.png", "r-residual-ratio.png"}
+    assert set(json.loads((tmp_path / "r.json").read_text())) == {"image", "model", "guesses", "branches"}
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "Layer layers.1, FFN: " in page and "Blocks add residual branches to the main path" in page
+    assert "<canvas" not in page and "class token" not in page and "LayerScale" not in page
     model = minicait.create_model("patch_mlp_16", 10)
-    for work in (
-        lambda: look(model, np.zeros((16, 16, 3), np.uint8)),
-        lambda: class_attention(model, IMAGES),
-        lambda: attention_sheet(model, IMAGES, [0] * 4, CLASSES),
-        lambda: attention_inside(model, Shapes(4, 16)),
-    ):
-        with pytest.raises(ValueError, match=r"^PatchMlp has no class attention to look at$"):
-            work()
-    assert not has_class_attention(model) and has_class_attention(CaiT(**SMALL))
+    with pytest.raises(ValueError, match=r"^PatchMlp has no class token whose attention could be shown$"):
+        class_attention(model, IMAGES)
+    assert attention_sheet(model, IMAGES, [0] * 4, CLASSES) is None and attention_inside(model, Shapes(4, 16)) is None
 
 
 def test_class_attention_of_another_kind_can_be_explained(new_family, tmp_path, capsys):
