@@ -253,6 +253,9 @@ def test_rare_classes_of_patches_share_a_colour():
     assert labels.colours == [*CATEGORIES, *[OTHER] * 3]
     assert labels.legend[0] == (f"{CLASSES[0]}: 30 patches", CATEGORIES[0])
     assert labels.legend[-1] == ("3 other classes: 4 patches", OTHER) and len(labels.legend) == 8
+    text = report(replace(inside, patch_classes=many), "a shape", "")
+    assert "alert(1)</" not in text and len(Page(text).scripts) == 3  # names do not end the script that has them
+    assert json.loads(Page(text).scripts["numbers"])["patch_classes"]["names"] == labels.names
 
 
 @pytest.mark.parametrize(("name", "learned", "scale"), [
