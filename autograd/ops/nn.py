@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import kernels
-from ..backend import Array, array_module, device_of, to_device
+from ..backend import Array, device_of, to_device
 from ..function import Context, Function, OperandError
 from ..random import Stream
 from ..tensor import Tensor, as_tensor
@@ -151,7 +151,7 @@ class Dropout(Function):
 
 
 def _keep(x: Array, keep: Array, rate: float) -> Array:
-    y = array_module(x).where(keep, x, 0)  # not a product, which would make NaN of a dropped infinity
+    y = kernels.masked(x, keep)
     y *= x.dtype.type(1 / (1 - rate))
     return y
 
