@@ -14,6 +14,7 @@ from minicait.bench.gemm import gemm_rate
 from minicait.bench.profile import profiled
 from minicait.bench.worker import bench_step
 from minicait.cli import main
+from minicait.train.objectives import CrossEntropy
 from tests.models.small_models import SMALL_MODELS
 
 TINY = ["bench", "--model", "cait_tiny_32", "--batch", "4", "--rounds", "2", "--threads", "1"]
@@ -105,6 +106,18 @@ def test_both_sides_compute_the_same(name):
     images = np.random.default_rng(0).standard_normal((2, 3, 32, 32)).astype(np.float32)
     want = net.eval()(torch.from_numpy(images)).detach().numpy()
     np.testing.assert_allclose(model.eval()(images).numpy(), want, atol=1e-5 * np.abs(want).max())
+    labels = np.array([1, 7])
+    theirs = worker.torch_loss(net.train()(torch.from_numpy(images)), torch.from_numpy(labels)).item()
+    ours = CrossEntropy()(model.train().outputs(images), {"labels": labels}).item()
+    assert ours == pytest.approx(theirs, rel=1e-5)  # and it is trained for the same
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("name", ["patchconvnet_mini_32", "patchconvnet_s60_multi_224"])
+def test_a_form_that_pytorch_lacks(name, capsys):
+    pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e '.[compare]'")
+    assert main(["bench", "--model", name, "--batch", "2", "--rounds", "1", "--against", "torch"]) == 2
+    assert "the PatchConvNet to compare with has one class token" in capsys.readouterr().err
 
 
 @pytest.mark.parity

@@ -158,7 +158,7 @@ class Block(nn.Module):
 
 
 class LVViT(nn.Module):
-    """LV-ViT, whose output is the sum that one evaluates."""
+    """LV-ViT: in training the logits of the class token and of every patch, in evaluation their sum."""
 
     def __init__(self, c: Any, num_classes: int) -> None:
         super().__init__()
@@ -175,4 +175,5 @@ class LVViT(nn.Module):
         for block in self.blocks:
             x = block(x)
         x = self.norm(x)
-        return self.head(x[:, 0]) + 0.5 * self.aux_head(x[:, 1:]).amax(1)
+        logits, tokens = self.head(x[:, 0]), self.aux_head(x[:, 1:])
+        return (logits, tokens) if self.training else logits + 0.5 * tokens.amax(1)

@@ -21,6 +21,7 @@ from autograd.backend import to_device
 from ..machine import peak_megabytes
 from ..models import Model, create_model, find_model
 from ..train import Trainer, predict
+from ..train.objectives import CrossEntropy
 from ..train.recipe import PRODUCTS
 from . import Job
 
@@ -134,13 +135,25 @@ def torch_step(references: Mapping[str, Callable[[Any], Any]], job: Job, compile
     def step() -> None:
         optimiser.zero_grad()
         with autocast():
-            loss = torch.nn.functional.cross_entropy(net(images), labels)
+            loss = torch_loss(net(images), labels)
         scaler.scale(loss).backward()
         scaler.step(optimiser)
         scaler.update()
         wait()
 
     return step
+
+
+def torch_loss(output: Any, labels: Any) -> Any:
+    """Our objective for labels: of one head, of two (their mean), or of a class token and every patch."""
+    cross_entropy: Any = import_module("torch").nn.functional.cross_entropy
+    if not isinstance(output, tuple):
+        return cross_entropy(output, labels)
+    logits, other = output
+    if other.ndim == 2:
+        return (cross_entropy(logits, labels) + cross_entropy(other, labels)) / 2
+    of_tokens = cross_entropy(other.flatten(0, 1), labels.repeat_interleave(other.shape[1]))
+    return cross_entropy(logits, labels) + CrossEntropy.token_weight * of_tokens
 
 
 def import_timm() -> Any:
@@ -166,7 +179,11 @@ def timm_cait(c: Any) -> Any:
 
 def timm_deit(c: Any) -> Any:
     deit, sizes = import_timm().models.deit, {"depth": c.depth, "num_heads": c.heads}
-    return (deit.VisionTransformerDistilled if c.distilled else deit.VisionTransformer)(**_sizes(c), **sizes)
+    if not c.distilled:
+        return deit.VisionTransformer(**_sizes(c), **sizes)
+    net = deit.VisionTransformerDistilled(**_sizes(c), **sizes)
+    net.set_distilled_training(True)
+    return net
 
 
 def timm_deit3(c: Any) -> Any:
@@ -175,6 +192,8 @@ def timm_deit3(c: Any) -> Any:
 
 
 def timm_resmlp(c: Any) -> Any:
+    if c.class_mlp:
+        raise ValueError("timm has no ResMLP with a class-MLP")
     mixer = import_timm().models.mlp_mixer
     block = partial(mixer.ResBlock, init_values=c.layer_scale)
     return mixer.MlpMixer(
@@ -183,6 +202,8 @@ def timm_resmlp(c: Any) -> Any:
 
 
 def torch_patchconvnet(c: Any) -> Any:
+    if c.multi_class or c.patch_size != 16:
+        raise ValueError("the PatchConvNet to compare with has one class token, and patches of 16 pixels")
     return import_module("minicait.bench.torch_models").PatchConvNet(c, CLASSES)
 
 

@@ -71,7 +71,8 @@ class DeiT(Model):
     """Images (B, 3, H, W) to logits (B, K).
 
     distilled       with a distillation token. In training, the class token's logits learn from labels and the
-                    distillation token's from a teacher, and `outputs` has both. In evaluation, logits are their mean.
+                    distillation token's from a teacher (without one, from labels, too), and `outputs` has both. In
+                    evaluation, logits are their mean.
     drop_path_rate  rate of stochastic depth in the last block; it grows linearly from 0 in the first
     """
 
@@ -121,8 +122,7 @@ class DeiT(Model):
         distilled = self.head_dist(features[:, 1])
         return Outputs(logits if self.training else (logits + distilled) / 2, distilled, features=features[:, 0])
 
-    def forward(self, images: Any) -> Tensor:
-        outputs = self.outputs(images)
+    def evaluated(self, outputs: Outputs) -> Tensor:
         if outputs.distilled is None or not self.training:
             return outputs.logits
         return (outputs.logits + outputs.distilled) / 2

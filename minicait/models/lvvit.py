@@ -169,7 +169,7 @@ class LVViT(Model):
     def trunk(self, x: Tensor) -> Outputs:
         batch, dim = len(x), self.config.dim
         cls = ops.broadcast_to(self.cls_token, (batch, 1, dim))
-        x = ops.concat([cls, x.reshape(batch, -1, dim)], axis=1) + self.pos_embed
+        x = ops.concat([cls, x.reshape(batch, self.config.patches, dim)], axis=1) + self.pos_embed
         with drop_paths_drawn(self, x):
             for block in self.blocks:
                 x = block(x)
@@ -177,8 +177,7 @@ class LVViT(Model):
         logits, tokens = self.head(x[:, 0]), self.aux_head(x[:, 1:])
         return Outputs(logits if self.training else _evaluated(logits, tokens), tokens=tokens, features=x[:, 0])
 
-    def forward(self, images: Any) -> Tensor:
-        outputs = self.outputs(images)
+    def evaluated(self, outputs: Outputs) -> Tensor:
         assert outputs.tokens is not None
         return _evaluated(outputs.logits, outputs.tokens) if self.training else outputs.logits
 
@@ -186,8 +185,8 @@ class LVViT(Model):
         """Labels as MixToken mixes the images: of the class token by area, of each patch by its place (eqs. 9, 10)."""
         if not self.mix_token.active or "labels" not in targets:
             return dict(targets)
-        labels, token_labels = self.mix_token.labels(targets["labels"], self.grid, self.num_classes)
-        return {**targets, "labels": labels, "token_labels": token_labels}
+        mixed = self.mix_token.labels(targets["labels"], self.grid, self.num_classes, targets.get("token_labels"))
+        return {**targets, "labels": mixed[0], "token_labels": mixed[1]}
 
     def adapted(self, tensors: Mapping[str, LazyTensor], stored: Config | None) -> dict[str, LazyTensor]:
         return resized_positions(tensors, self.config, stored, self.config.prefix)

@@ -26,21 +26,21 @@ def token_rows(inside: Record, config: Config, token: int = 0) -> dict[str, np.n
     return {name: maps[:, :, token, keys] for name, maps in whole.items() if maps.shape[-1] == keys[-1] + 1}
 
 
-def class_maps(inside: Record, outputs: Outputs) -> np.ndarray | None:
+def class_maps(inside: Record, outputs: Outputs, config: Config) -> np.ndarray | None:
     """A map for every class (B, K, N): the probability of the class in each patch, or the attention of its token."""
     if outputs.tokens is not None:
         return softmax(outputs.tokens.numpy(), -1).swapaxes(1, 2)
-    several = (maps for maps in inside.class_attention.values() if maps.shape[2] > 1)
+    several = (maps for maps in inside.class_attention.values() if maps.shape[3] == config.patches)  # without itself
     return next((maps.mean(axis=1) for maps in several), None)
 
 
 def image_maps(inside: Record, outputs: Outputs, config: Config) -> list[np.ndarray]:
-    """Maps (B, N) of where the model looks in each image, as the papers show them; empty if it does not tell.
+    """Maps (B, N) of where the model looks in each image, as the papers show them; empty if there are none.
 
     The map of the predicted class if every class has one; else the attention of the class token, mean over heads, in
     every class-attention layer, or in the last block.
     """
-    if (maps := class_maps(inside, outputs)) is not None:
+    if (maps := class_maps(inside, outputs, config)) is not None:
         return [maps[np.arange(len(maps)), outputs.logits.numpy().argmax(-1)]]
     rows = [row[..., 1:].mean(axis=1) for row in token_rows(inside, config).values()]
     return rows if inside.class_attention else rows[-1:]

@@ -198,8 +198,12 @@ class Model(Module):
     def outputs(self, images: Any) -> Outputs:
         raise TypeError(f"{type(self).__name__} needs a method outputs(self, images)")
 
+    def evaluated(self, outputs: Outputs) -> Tensor:
+        """The logits one evaluates, from outputs in the model's present mode."""
+        return outputs.logits
+
     def forward(self, images: Any) -> Tensor:
-        return self.outputs(images).logits
+        return self.evaluated(self.outputs(images))
 
     @classmethod
     def from_config(cls, config: Config, seed: int = 0) -> Self:
@@ -278,6 +282,11 @@ def outputs_of(model: Module, x: Any, behind_stem: bool = False) -> Outputs:
     if not isinstance(model, Model):
         return Outputs(model(x))
     return model.trunk(x) if behind_stem else model.outputs(x)
+
+
+def evaluated_logits(model: Module, outputs: Outputs) -> Tensor:
+    """What model(images) returns, from its outputs."""
+    return model.evaluated(outputs) if isinstance(model, Model) else outputs.logits
 
 
 class Published(NamedTuple):

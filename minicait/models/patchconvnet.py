@@ -40,7 +40,8 @@ class ConvStem(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.proj(images.transpose(0, 2, 3, 1))
-        return x.reshape(len(x), -1, x.shape[-1])
+        batch, rows, columns, dim = x.shape
+        return x.reshape(batch, rows * columns, dim)
 
 
 def _stem_widths(patch_size: int, dim: int) -> list[int]:
@@ -111,7 +112,7 @@ class ClassBlock(nn.Module):
     A single class token also attends to itself; several attend to the patches alone.
     """
 
-    def __init__(self, dim: int, class_tokens: int, layer_scale: float, stream: Stream) -> None:
+    def __init__(self, dim: int, class_tokens: int | None, layer_scale: float, stream: Stream) -> None:
         self.gamma_1 = nn.LayerScale(dim, layer_scale)
         self.gamma_2 = nn.LayerScale(dim, layer_scale)
         self.norm1 = nn.LayerNorm(dim)
@@ -220,7 +221,8 @@ class PatchConvNet(Model):
         self.blocks = [
             Block(dim, c.grid, layer_scale, drop_path_rate, stream.named(f"blocks.{i}")) for i in range(depth)
         ]
-        self.blocks_token_only = [ClassBlock(dim, c.class_tokens, layer_scale, stream.named("blocks_token_only.0"))]
+        several = c.class_tokens if multi_class else None
+        self.blocks_token_only = [ClassBlock(dim, several, layer_scale, stream.named("blocks_token_only.0"))]
         self.norm = nn.LayerNorm(dim)
         head: Any = OutputPerToken if multi_class else nn.Linear
         self.head = head(dim, num_classes, stream=stream.named("head"))

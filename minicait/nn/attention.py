@@ -58,7 +58,7 @@ class TalkingHeadsAttention(Attention):
 class ClassAttention(Attention):
     """CA: only the class token attends, to itself and all patches, z = [x_class, x_patches]. Linear in their number.
 
-    queries  number of class tokens; several attend to the patches alone
+    several  number of class tokens, if each class has its own: they attend to the patches alone
 
     Q = W_q x_class + b_q                  (5)
     K = W_k z + b_k                        (6)
@@ -67,16 +67,16 @@ class ClassAttention(Attention):
     out = W_o A V + b_o                    (9)
     """
 
-    def __init__(self, dim: int, heads: int, stream: Stream | None = None, queries: int = 1) -> None:
+    def __init__(self, dim: int, heads: int, stream: Stream | None = None, several: int | None = None) -> None:
         stream = stream or random.unnamed()
-        self.heads, self.queries = heads, queries
+        self.heads, self.several = heads, several
         self.q = Linear(dim, dim, stream=stream.named("q"))
         self.k = Linear(dim, dim, stream=stream.named("k"))
         self.v = Linear(dim, dim, stream=stream.named("v"))
         self.proj = Linear(dim, dim, stream=stream.named("proj"))
 
     def inner(self, z: Tensor) -> Tensor:
-        """z (B, queries + N, d), the class tokens first; returns (B, queries, d)."""
-        source = z if self.queries == 1 else z[:, self.queries :]
-        q, k, v = self.q(z[:, : self.queries]), self.k(source), self.v(source)
+        """z (B, 1 + N, d), the class token first; returns (B, 1, d). With several class tokens, as many."""
+        count, source = (1, z) if self.several is None else (self.several, z[:, self.several :])
+        q, k, v = self.q(z[:, :count]), self.k(source), self.v(source)
         return ops.attention(q, k, v, self.heads, observe=observer(self, of_class_token=True))

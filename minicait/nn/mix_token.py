@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from autograd import Tensor, ops, random
+from autograd.backend import is_array, to_device
 
 from .module import Module
 
@@ -17,8 +18,8 @@ Box = tuple[int, int, int, int]  # first row, first column, and those behind the
 class MixToken(Module):
     """In training, if enabled, exchange a box of tokens with the image at the other end of the batch.
 
-    There is one box for the whole batch. It is drawn from the current random stream, so that `labels`, called under the
-    same stream, mixes the labels alike.
+    A recipe's `mix_token` enables it. There is one box for the whole batch. It is drawn from the current random stream,
+    so that `labels`, called under the same stream, mixes the labels alike.
     """
 
     couples_samples = True
@@ -36,24 +37,33 @@ class MixToken(Module):
         return mix_box(grid, rng.random(), (int(rng.integers(grid[0])), int(rng.integers(grid[1]))))
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (B, rows, columns, dim), inside the box that of the reversed batch."""
+        """Replace the tokens inside the box by those of the reversed batch; x is (B, rows, columns, dim)."""
         if not self.active:
             return x
         _, rows, columns, _ = x.shape
         inside = in_box((rows, columns), self.box((rows, columns)))
         return ops.where(inside[..., None], ops.flip(x, 0), x)
 
-    def labels(self, labels: Any, grid: Grid, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    def labels(self, labels: Any, grid: Grid, classes: int, of_tokens: Any = None) -> tuple[np.ndarray, np.ndarray]:
         """Labels of the images (B, K), mixed by area, and of every token, by the image it comes from.
 
-        Those of tokens are (B, N) if the labels are class indices, (B, N, K) if they are soft.
+        of_tokens  labels of the tokens before mixing, (B, N) or (B, N, K); by default each has that of its image
         """
-        labels, inside = np.asarray(labels), in_box(grid, self.box(grid)).reshape(-1)
-        place = inside.reshape(1, -1, *(1,) * (labels.ndim - 1))
-        of_tokens = np.where(place, labels[::-1, None], labels[:, None])
-        soft = np.eye(classes, dtype=np.float32)[labels] if labels.ndim == 1 else labels
-        share = inside.mean(dtype=soft.dtype)
-        return (1 - share) * soft + share * soft[::-1], of_tokens
+        labels, inside = _on_host(labels), in_box(grid, self.box(grid)).reshape(-1)
+        tokens = labels[:, None] if of_tokens is None else _on_host(of_tokens)
+        place = inside.reshape(1, -1, *(1,) * (tokens.ndim - 2))
+        soft = labels
+        if labels.ndim == 1:
+            soft = np.zeros((len(labels), classes), np.float32)
+            soft[np.arange(len(labels)), labels] = 1
+        soft = soft.astype(np.promote_types(soft.dtype, np.float32), copy=False)
+        share = soft.dtype.type(inside.mean())
+        return (1 - share) * soft + share * soft[::-1], np.where(place, tokens[::-1], tokens)
+
+
+def _on_host(x: Any) -> np.ndarray:
+    x = x.data if isinstance(x, Tensor) else x
+    return to_device(x, "cpu") if is_array(x) else np.asarray(x)
 
 
 def mix_box(grid: Grid, kept: float, centre: Grid) -> Box:

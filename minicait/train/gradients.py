@@ -12,7 +12,7 @@ random masks belong to samples. So the result has the same bits for any number o
 from __future__ import annotations
 
 import pickle
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import Any
 
@@ -22,7 +22,7 @@ from autograd import Tensor, modes, random
 from autograd.backend import Array, constant
 
 from ..machine import cpu_count, return_freed_memory
-from ..models.model import Model
+from ..models.model import Model, evaluated_logits
 from ..nn import Module
 from ..nn.record import is_recorded
 from ..optim.parameters import FlatArrays, flat_parameters
@@ -44,10 +44,11 @@ def value_and_grad(
 ) -> tuple[float, dict[str, Array]]:
     """The loss of a batch, and d(loss)/d(parameter) by name, zero for parameters that had no part in it.
 
-    loss_fn(logits, targets) must be a mean over its samples: then the mean over micro-batches is that over the batch.
+    The logits are those of model(images). loss_fn(logits, targets) must be a mean over its samples: then the mean over
+    micro-batches is that over the batch.
     """
     gradients = Gradients(model, threads, micro_batch, processes=False)
-    loss, flat = gradients(LossFunction(loss_fn), images, {"labels": targets})
+    loss, flat = gradients(LossFunction(loss_fn, partial(evaluated_logits, model)), images, {"labels": targets})
     return float(loss), flat
 
 

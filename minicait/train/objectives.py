@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from autograd import Tensor, ops
@@ -46,34 +47,44 @@ class _Mean:
 
 
 @dataclass(frozen=True)
-class CrossEntropy(_Mean):
-    """CE(softmax(logits), labels), the labels smoothed.
+class _Labels(_Mean):
+    """A loss between logits and labels, the labels smoothed, for every head that learns from labels.
 
-    For a model that classifies every patch, plus `token_weight` times the same for the patches (LV-ViT, eq. 7).
+    A second head learns from them, too, unless it has a teacher: evaluation averages both. A model that classifies
+    every patch adds `token_weight` times the same loss of the patches (LV-ViT, eq. 7).
     """
 
     smoothing: float = 0.0
     token_weight: float = 0.5
 
-    def __call__(self, outputs: Outputs, targets: Targets) -> Tensor:
-        loss = ops.cross_entropy(outputs.logits, targets["labels"], self.smoothing)
-        if outputs.tokens is None:
-            return loss
-        labels = targets.get("token_labels")
-        if labels is None:
-            labels = array_module(targets["labels"]).stack([targets["labels"]] * outputs.tokens.shape[1], axis=1)
-        return loss + self.token_weight * ops.cross_entropy(outputs.tokens, labels, self.smoothing)
-
-
-@dataclass(frozen=True)
-class BinaryCrossEntropy(_Mean):
-    """Each class by itself: the mean over samples and classes of BCE(sigmoid(logit), label), the labels smoothed."""
-
-    smoothing: float = 0.0
+    def loss(self, logits: Tensor, labels: Array) -> Tensor:
+        raise TypeError(f"{type(self).__name__} needs a method loss(self, logits, labels)")
 
     def __call__(self, outputs: Outputs, targets: Targets) -> Tensor:
-        labels = soft_targets(targets["labels"], outputs.logits, self.smoothing)
-        return ops.bce_with_logits(outputs.logits, labels)
+        labels = targets["labels"]
+        loss = self.loss(outputs.logits, labels)
+        if outputs.distilled is not None and "teacher" not in targets:
+            loss = (loss + self.loss(outputs.distilled, labels)) / 2
+        if outputs.tokens is not None:
+            of_tokens = targets.get("token_labels")
+            if of_tokens is None:
+                of_tokens = array_module(labels).stack([labels] * outputs.tokens.shape[1], axis=1)
+            loss = loss + self.token_weight * self.loss(outputs.tokens, of_tokens)
+        return loss
+
+
+class CrossEntropy(_Labels):
+    """CE(softmax(logits), labels)."""
+
+    def loss(self, logits: Tensor, labels: Array) -> Tensor:
+        return ops.cross_entropy(logits, labels, self.smoothing)
+
+
+class BinaryCrossEntropy(_Labels):
+    """Each class by itself: the mean over samples and classes of BCE(sigmoid(logit), label)."""
+
+    def loss(self, logits: Tensor, labels: Array) -> Tensor:
+        return ops.bce_with_logits(logits, soft_targets(labels, logits, self.smoothing))
 
 
 def _student(outputs: Outputs) -> Tensor:
@@ -109,9 +120,13 @@ class SoftDistillation(_Mean):
 
 @dataclass(frozen=True)
 class LossFunction:
-    """loss_fn(logits, targets) as an objective: the simple form, for people who write their own loop."""
+    """loss_fn(logits, targets) as an objective: the simple form, for people who write their own loop.
+
+    evaluated  makes of the outputs the logits that the model returns when it is called
+    """
 
     loss_fn: Callable[[Tensor, Any], Tensor]
+    evaluated: Callable[[Outputs], Tensor] = attrgetter("logits")
 
     def __call__(self, outputs: Outputs, targets: Targets) -> Tensor:
-        return self.loss_fn(outputs.logits, targets["labels"])
+        return self.loss_fn(self.evaluated(outputs), targets["labels"])

@@ -9,7 +9,7 @@ import numpy as np
 
 import autograd as ag
 from autograd import Tensor, random
-from autograd.backend import Array, array_module
+from autograd.backend import Array, array_module, on_device_of
 
 from ..models.model import outputs_of
 from ..nn import Module
@@ -109,6 +109,8 @@ class Summed(NamedTuple):
 def look_for_coupling(state: State, worker: int, task: tuple[Settings, Array, bool]) -> Found:
     """`find_coupling` in a worker, where there is memory for it."""
     state.settings, images, behind_stem = task
+    if behind_stem:  # under autocast, the stem returned float16
+        images = on_device_of(images).astype(state.like.dtype, copy=False)
     return find_coupling(state.model, images, behind_stem)
 
 

@@ -22,7 +22,7 @@ from ..data.loader import Batch, Loader
 from ..data.mixing import mix, one_hot
 from ..machine import cpu_count
 from ..models.model import Model
-from ..nn import Buffer, Module
+from ..nn import Buffer, MixToken, Module
 from ..optim import EMA, AdamW, FlatArrays, LossScaler, clip_gradients, learning_rate, norm_and_loss
 from .evaluate import Scores, evaluate
 from .gradients import Gradients
@@ -78,12 +78,12 @@ class Trainer:
         self.recipe = r = (recipe or Recipe()).changed(precision=precision)
         if (r.distillation is None) != (teacher is None):
             raise ValueError("Trainer: distillation needs both a recipe that asks for it and a teacher")
-        mix_token = getattr(model, "mix_token", None)
-        if mix_token is not None:
-            mix_token.enabled = r.mix_token
-        elif r.mix_token:
+        if r.mix_token and not hasattr(model, "mix_token"):
+            kind = type(model).__name__
+            raise ValueError(f"Trainer: mix_token needs a model that mixes tokens, such as LV-ViT, got {kind}")
+        if r.mix_token and teacher is not None:
             raise ValueError(
-                f"Trainer: mix_token needs a model that mixes tokens, such as LV-ViT, got {type(model).__name__}"
+                "Trainer: mix_token mixes inside the model, where a teacher cannot see it; use one of them"
             )
         self.teacher, self.threads, self.micro_batch = teacher, threads, micro_batch
         self.objective = objective or objective_for(r)
@@ -134,6 +134,8 @@ class Trainer:
         targets = dict(targets) if isinstance(targets, Mapping) else {"labels": targets}
         if isinstance(self.model, Model) and "labels" in targets:
             check_classes("labels", targets["labels"], self.model.num_classes)  # before they go to a GPU
+            if isinstance(mix_token := getattr(self.model, "mix_token", None), MixToken):
+                mix_token.enabled = self.recipe.mix_token
             targets = self.model.mixed_targets(targets)
         if self.teacher is not None:
             with ag.no_grad():

@@ -52,6 +52,13 @@ def test_a_step_synchronises_once(name):
     assert count.copies_to_host == 1
 
 
+def test_half_precision_in_pieces():
+    images, labels = some_batches()[0]
+    steps = [(None, "fp32"), ("cuda", "fp16")]
+    losses = [Trainer(SMALL_MODELS["lvvit"](), Recipe(), d, 1, 3, precision=p).step(images, labels) for d, p in steps]
+    assert losses[1] == pytest.approx(losses[0], rel=5e-3)
+
+
 def test_a_stem_on_the_whole_batch_and_a_trunk_in_pieces():
     images, labels = some_batches()[0]
     model = SMALL_MODELS["lvvit"]()

@@ -77,6 +77,21 @@ def test_memory_estimate_is_that_of_the_graph(name):
     assert model.cost().activation_bytes == pytest.approx(sum(arrays.values()), rel=0.03)
 
 
+@pytest.mark.parametrize("name", SMALL_MODELS)
+@pytest.mark.parametrize("classes", [1, 3])
+def test_few_classes_and_empty_batches(name, classes):
+    model = SMALL_MODELS[name](num_classes=classes).eval()
+    assert model(IMAGES).shape == (4, classes) and model(IMAGES[:0]).shape == (0, classes)
+
+
+def test_a_token_for_a_single_class_attends_to_the_patches_alone():
+    model = SMALL_MODELS["patchconvnet-multi"](num_classes=1).eval()
+    with minicait.record(model) as inside:
+        model(IMAGES)
+    (maps,) = inside.class_attention.values()
+    assert maps.shape == (4, 1, 1, 16)
+
+
 def test_names_belong_to_one_family_each():
     names = list_models()
     assert len(names) == len(set(names)) and {family.name for family in FAMILIES} >= {"cait"}

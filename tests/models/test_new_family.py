@@ -310,7 +310,8 @@ def test_measuring_a_new_family(new_family, monkeypatch, capsys):
     assert "linear_residual" in capsys.readouterr().out
     assert main([*arguments, "--device", "cpu", "--against", "timm"]) == 2
     assert capsys.readouterr().err == (
-        "minicait: timm cannot be measured: there is no model of PyTorch to compare patch_mlp with\n"
+        "minicait: timm cannot be measured: there is no patch_mlp to compare with, only cait, deit, deit3, resmlp; "
+        "see --against in `bench --help`\n"
     )
 
 

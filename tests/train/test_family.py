@@ -46,6 +46,18 @@ def test_a_checkpoint_continues_to_the_bit(name, tmp_path):
     assert_same(state(first), state(second))
 
 
+@pytest.mark.parametrize("loss", ["cross_entropy", "bce"])
+@pytest.mark.parametrize(("name", "head"), [("deit-distilled", "head_dist"), ("lvvit", "aux_head")])
+def test_every_head_learns_from_labels_where_there_is_no_teacher(name, head, loss):
+    """Evaluation uses all of them."""
+    images, labels = some_batches()[0]
+    model = SMALL_MODELS[name]()
+    before = dict(model.named_modules())[head].weight.numpy().copy()
+    Trainer(model, Recipe(lr=1e-2, loss=loss), threads=1).step(images, labels)
+    moved = np.abs(dict(model.named_modules())[head].weight.numpy() - before)
+    assert np.median(moved) > 5e-3  # Adam's first step moves by lr whatever has a gradient
+
+
 @pytest.mark.parametrize("distillation", ["hard", "soft"])
 def test_the_second_head_learns_from_the_teacher(distillation):
     """The labels say one thing and the teacher another: each head learns what it is told."""

@@ -7,6 +7,7 @@ from autograd import ops, random
 from autograd.random import Stream
 from minicait import nn
 from minicait.models.lvvit import LVViT
+from minicait.nn.mix_token import in_box
 from minicait.train import Recipe, Trainer, value_and_grad
 from minicait.train.checkpoint import load_checkpoint, save_checkpoint
 from minicait.train.coupling import coupled_modules
@@ -112,6 +113,55 @@ def test_a_model_that_cannot_mix_tokens_says_so():
 
     with pytest.raises(ValueError, match="mix_token needs a model that mixes tokens, such as LV-ViT, got DeiT"):
         Trainer(DeiT(10, 16, 4, 12, 1, 3), Recipe(mix_token=True))
+
+
+def test_half_precision_behind_the_stem():
+    """The stem returns float16, and the check for coupled samples runs in full precision."""
+    images, labels = some_batches()[0]
+    losses = [
+        Trainer(lvvit(), Recipe(precision=p), threads=1, micro_batch=3).step(images, labels) for p in ("fp32", "fp16")
+    ]
+    assert losses[1] == pytest.approx(losses[0], rel=5e-3)
+
+
+def test_a_teacher_cannot_see_what_is_mixed_inside():
+    with pytest.raises(ValueError, match="mix_token mixes inside the model, where a teacher cannot see it"):
+        Trainer(lvvit(), Recipe(mix_token=True, distillation="hard"), teacher=lambda images: images)
+
+
+def test_a_recipe_without_mixing_does_not_mix():
+    """Also if another trainer of the same model mixes."""
+    model, (images, labels) = lvvit(), some_batches()[0]
+    mixing, plain = Trainer(model, RECIPE, threads=1), Trainer(model, Recipe(lr=0.0), threads=1)
+    mixing.step(images, labels)
+    plain.step(images, labels)
+    assert not model.mix_token.enabled
+
+
+def test_the_gradient_is_that_of_the_logits_that_the_model_returns():
+    model, (images, labels) = lvvit(drop_path_rate=0.0), some_batches()[0]
+    want = ops.cross_entropy(model(images), labels)
+    want.backward()
+    loss, got = value_and_grad(model, ops.cross_entropy, images, labels, threads=1, micro_batch=3)
+    assert loss == pytest.approx(want.item(), rel=1e-5)
+    for name, p in model.named_parameters():
+        np.testing.assert_allclose(got[name], p.grad.numpy(), rtol=1e-3, atol=1e-6, err_msg=name)
+    assert got["aux_head.weight"].any()
+
+
+@pytest.mark.parametrize("kind", ["indices", "one-hot integers", "soft"])
+def test_labels_of_tokens_that_are_given_are_mixed(kind):
+    model, labels = lvvit().train(), np.array([3, 1, 4, 7])
+    model.mix_token.enabled = True
+    given = np.arange(4 * 16).reshape(4, 16) % 10
+    own = {"indices": (labels, given), "one-hot integers": (np.eye(10, dtype=np.int64)[labels], given),
+           "soft": (np.eye(10)[labels], np.eye(10)[given])}[kind]  # fmt: skip
+    with random.using(Stream(0, "test", step=5)):
+        inside = in_box(model.grid, model.mix_token.box(model.grid)).reshape(-1)
+        mixed = model.mixed_targets({"labels": own[0], "token_labels": own[1]})
+    np.testing.assert_allclose(mixed["labels"][0, [3, 7]], [1 - inside.mean(), inside.mean()], rtol=1e-6)
+    want = np.where(inside, given[::-1], given)
+    np.testing.assert_array_equal(mixed["token_labels"], want if kind != "soft" else np.eye(10)[want])
 
 
 def test_labels_are_mixed_by_the_box_that_the_tokens_were():
