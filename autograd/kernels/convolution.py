@@ -11,7 +11,7 @@ With stride 1, dx is a convolution as well: of g, with the kernel rotated by 180
 
 Groups are convolutions of their own, with a part of the channels each; if every channel is one, see `depthwise`.
 
-Where a batch must stay whole, `modes.sample_threads` lets threads share out its samples here. They are cut in the same
+Where a batch must stay whole, `modes.sample_threads` distributes its samples over threads. They are cut in the same
 way for any number of threads, so the result has the same bits.
 """
 
@@ -35,7 +35,7 @@ from .windows import Geometry, Pair, inside, padded_zeros, windows
 
 CPU_STRIP = 1 << 20  # bytes: the level 2 cache of a core
 GPU_STRIP = 1 << 26
-MOST_PARTS = 8  # of a batch whose samples are shared out: each has a gradient of the weight
+MOST_PARTS = 8  # of a batch whose samples are distributed: each has a gradient of the weight
 
 
 def _strip_size(x: Array, outputs: int, geometry: Geometry) -> Pair:
@@ -173,7 +173,7 @@ def _joined(parts: list[Array], axis: int = -1) -> Array:
     return parts[0] if len(parts) == 1 else array_module(parts[0]).concatenate(parts, axis=axis)
 
 
-# Samples together, or shared out to threads.
+# Samples together, or distributed over threads.
 
 
 def _by_samples(work: Callable[..., Array], *arrays: Array) -> list[Array]:

@@ -38,7 +38,7 @@ def parts(joined: int, *arrays: Array) -> Iterator[list[Array]]:
 
 
 def repeated(joined: int, *channels: Array) -> list[Array]:
-    """What there is for each channel, to match long rows."""
+    """Repeat per-channel values to match long rows."""
     return [array_module(c).broadcast_to(c, (joined, c.size)).reshape(joined * c.size) for c in channels]
 
 

@@ -29,7 +29,7 @@ class Geometry(NamedTuple):
         return rows, columns
 
     def for_gradient(self) -> Geometry | None:
-        """How the rotated kernel goes over g to make dx; None if this takes more than a convolution."""
+        """Geometry of the convolution of g that gives dx; None if dx is no convolution."""
         (height, width), (top, left) = self.kernel, self.padding
         padding = height - 1 - top, width - 1 - left
         return self._replace(padding=padding) if self.stride == (1, 1) and min(padding) >= 0 else None

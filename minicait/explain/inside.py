@@ -90,7 +90,7 @@ class Inside:
 
     @property
     def between(self) -> np.ndarray:
-        """What each patch takes from each other (depth, heads, N, N): attention or, without it, fixed weights."""
+        """Weights of all patches in each patch (depth, heads, N, N): attention or, without it, those of a layer."""
         return self.before if len(self.before) else self.cross_patch[:, None]
 
     @property

@@ -78,7 +78,7 @@ def recognised(file: WeightFile) -> Info:
 
 
 def _info(family: Family, config: Config) -> Info:
-    """What a file without metadata is used with: a thousand classes are ImageNet's."""
+    """Classes and preprocessing for a file without metadata: a thousand classes are ImageNet's."""
     names = list(imagenet_classes()) if config.num_classes == len(imagenet_classes()) else None
     return Info(family.name, config, names, crop_ratio=config.crop_ratio)
 

@@ -54,7 +54,7 @@ def values(count: int) -> Part:
 
 
 def layer_norm(tokens: int, dim: int) -> Part:
-    """Saves x_hat, and the inverse deviation of each token."""
+    """Layer normalisation, which saves x_hat and the inverse deviation of each token."""
     return Part(2 * dim, 0, tokens * (dim + 1))
 
 
@@ -73,5 +73,5 @@ def class_attention(tokens: int, dim: int, heads: int, queries: int = 1) -> Part
 
 
 def mlp(tokens: int, dim: int, hidden: int) -> Part:
-    """Saves its input, the derivative of GELU, and the input of the second layer."""
+    """An FFN, which saves its input, the derivative of GELU, and the input of its second layer."""
     return linear(tokens, dim, hidden) + Part(saved=tokens * hidden) + linear(tokens, hidden, dim)

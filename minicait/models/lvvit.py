@@ -211,7 +211,7 @@ def _evaluated(logits: Tensor, tokens: Tensor) -> Tensor:
 
 # dim, depth, heads, lambda, channels of the stem, drop rate of stochastic depth, resolutions
 _SIZES = {
-    # Table 8, with the official code's drop rates
+    # Table 8, with the official code's drop rates (of T, none is given: ours)
     "t": (240, 12, 4, 1.0, 64, 0.1, (224,)),
     "s": (384, 16, 6, 2.0, 64, 0.1, (224, 384)),
     "m": (512, 20, 8, 2.0, 64, 0.2, (224, 384, 448)),

@@ -266,7 +266,8 @@ class PatchConvNet(Model):
 
 # dim, depth, initial LayerScale, drop rate of stochastic depth, resolutions
 _SIZES = {
-    # Tables 5.1, 5.2 and 5.8 of the thesis, with the official code's epsilon
+    # Tables 5.1, 5.2 and 5.8 of the thesis, with the official code's epsilon; drop rates of L, and epsilons of
+    # sizes that only the thesis has, are ours
     "s20": (384, 20, 1e-6, 0.0, (224,)),
     "s36": (384, 36, 1e-6, 0.05, (224,)),
     "s60": (384, 60, 1e-4, 0.15, (224, 384, 512)),

@@ -15,7 +15,7 @@ def blocks_in(shapes: Mapping[str, tuple[int, ...]], stage: str = "blocks") -> i
 
 
 def mlp_ratio(shapes: Mapping[str, tuple[int, ...]], dim: int) -> float:
-    """The ratio of which dim makes as many hidden values as the first block's MLP has, in spite of rounding."""
+    """A ratio for which int(dim * ratio) is the number of hidden values of the first block's MLP."""
     hidden = shapes["blocks.0.mlp.fc1.weight"][0]
     ratio = hidden / dim
     return ratio if int(dim * ratio) == hidden else math.nextafter(ratio, math.inf)

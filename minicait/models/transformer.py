@@ -1,4 +1,4 @@
-"""Sizes that all transformers have, also as a file shows them, and how they share out stochastic depth."""
+"""Sizes that all transformers have, also as a file shows them, and drop rates over their depth."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Linear(Module):
 
 
 class Pointwise(Linear):
-    """A 1 x 1 convolution on (..., channels): a linear layer with a convolution's weight (out, in, 1, 1) and start."""
+    """A 1 x 1 convolution on (..., channels): a linear layer whose weight is (out, in, 1, 1), initialised like one."""
 
     def __init__(self, inputs: int, outputs: int, stream: Stream | None = None) -> None:
         stream = stream or random.unnamed()

@@ -39,7 +39,7 @@ class Module:
     """Base class of layers and models. Subclasses set tensors and children in `__init__` and define `forward`.
 
     couples_samples  True if, in training, the output for one sample depends on the others, as with batch statistics.
-                     Such a batch is never cut into micro-batches.
+                     Such a batch stays whole, in the stem of a Model that has one, else throughout.
     """
 
     training: bool = True
