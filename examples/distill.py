@@ -1,11 +1,11 @@
-"""Distil a trained CaiT into a smaller one. By default hard: the teacher's decisions make up half of the loss.
+"""Distil a trained model into a smaller one. By default hard: the teacher's decisions make up half of the loss.
 
     python examples/distill.py runs/photos-small-1/weights/best.safetensors photos
     python examples/distill.py best.safetensors photos --preset cait_tiny_32 --alone     # also without a teacher
     python examples/distill.py cait_s24_224 imagenet --preset cait_xxs24_224             # from published weights
 
-The teacher sees the same images as the student, augmented and mixed. The student has one head, without the
-distillation token of DeiT (CaiT, Sec. 5).
+The teacher sees the same images as the student, augmented and mixed. A student with one head learns from labels and
+teacher with it; one with a distillation token, such as `deit_mini_distilled_64`, has a head for each.
 """
 
 from __future__ import annotations

@@ -66,6 +66,7 @@ def _weights_info(args: argparse.Namespace) -> int:
     if file.info is not None:
         names = file.info.class_names
         shown = "unnamed" if names is None else ", ".join(map(shortened, names[:5])) + ", ..." * (len(names) > 5)
+        print(f"family: {file.info.family}")
         print(f"configuration: {json.dumps(file.info.config.to_json())}")
         print(f"classes: {printable(shown)}")
         print(f"mean {file.info.mean}, std {file.info.std}, crop ratio {file.info.crop_ratio}")

@@ -136,6 +136,10 @@ def load_weights(model: Module, path: str | Path, new_head: bool = False, ema: b
     """
     file, wanted = open_weights(path, ema), dict(model.named_tensors())
     if isinstance(model, Model):
+        own = family_of(model)
+        if file.info is not None and own is not None and own.name != file.info.family:
+            what = f"it holds a {file.info.family}, the model is a {own.name}"
+            raise ValueError(f"{file.path.name} does not fit the model: {what}")
         file = file.renamed(model.official)
         tensors = file.tensors()
         if _other_classes(file, model, new_head):

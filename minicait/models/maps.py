@@ -37,10 +37,11 @@ def class_maps(inside: Record, outputs: Outputs, config: Config) -> np.ndarray |
 def image_maps(inside: Record, outputs: Outputs, config: Config) -> list[np.ndarray]:
     """Maps (B, N) of where the model looks in each image, as the papers show them; empty if there are none.
 
-    The map of the predicted class if every class has one; else the attention of the class token, mean over heads, in
-    every class-attention layer, or in the last block.
+    Attention of the class token, mean over heads, in every class-attention layer, or in the last block. Without a class
+    token, the map of the predicted class: of its own token, or of its probability in each patch.
     """
-    if (maps := class_maps(inside, outputs, config)) is not None:
-        return [maps[np.arange(len(maps)), outputs.logits.numpy().argmax(-1)]]
     rows = [row[..., 1:].mean(axis=1) for row in token_rows(inside, config).values()]
-    return rows if inside.class_attention else rows[-1:]
+    if rows:
+        return rows if inside.class_attention else rows[-1:]
+    maps = class_maps(inside, outputs, config)
+    return [] if maps is None else [maps[np.arange(len(maps)), outputs.logits.numpy().argmax(-1)]]

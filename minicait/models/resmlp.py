@@ -181,7 +181,8 @@ class ResMLP(Model):
     def adapted(self, tensors: Mapping[str, LazyTensor], stored: Config | None) -> dict[str, LazyTensor]:
         layer, patches = tensors.get("blocks.0.attn.bias"), self.config.patches
         if layer is not None and len(layer.shape) == 1 and layer.shape[0] != patches:
-            raise ValueError(f"a ResMLP takes images of one size: of {layer.shape[0]} patches, not of {patches}")
+            kept = "" if stored is None else f" ({stored.img_size[0]} x {stored.img_size[1]} pixels)"
+            raise ValueError(f"a ResMLP takes images of one size: {layer.shape[0]} patches{kept}, not {patches}")
         return dict(tensors)
 
     @classmethod

@@ -189,7 +189,7 @@ def test_models_without_positions(tmp_path):
     np.savez(tmp_path / "p.npz", **mini("patchconvnet_mini_32").state_dict())
     assert minicait.load_model(tmp_path / "p.npz", img_size=48)[0](np.zeros((1, 3, 48, 48), np.float32)).shape == (1, 7)
     np.savez(tmp_path / "r.npz", **mini("resmlp_mini_32").state_dict())
-    with pytest.raises(ValueError, match=r"does not fit the model: a ResMLP takes images of one size: of 64 patches"):
+    with pytest.raises(ValueError, match=r"does not fit the model: a ResMLP takes images of one size: 64 patches"):
         minicait.load_model(tmp_path / "r.npz", img_size=48)
 
 

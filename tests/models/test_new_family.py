@@ -170,7 +170,9 @@ def test_files_of_a_new_family(new_family, tmp_path, capsys):
     assert info.class_names == ["c", "d"] and more.shift.numpy() == 0.5
     with pytest.raises(ValueError, match=r"is for 3 classes, the model has 2: .* new_head=True"):
         minicait.load_weights(minicait.create_model("patch_mlp_16", 2), path)
-    with pytest.raises(ValueError, match=r"w\.safetensors does not fit the model: cls_token is missing"):
+    with pytest.raises(
+        ValueError, match=r"w\.safetensors does not fit the model: it holds a patch_mlp, the model is a cait"
+    ):
         minicait.load_weights(CaiT(**SMALL), path)
     assert main(["weights", "info", str(path)]) == 0
     said = capsys.readouterr().out
