@@ -44,7 +44,7 @@ function drawRows(canvas, maps) {
   [canvas.width, canvas.height] = [enlarged * width, enlarged * height];
   const context = canvas.getContext("2d");
   context.imageSmoothingEnabled = false;
-  context.drawImage(small, 0, 0, canvas.width, canvas.height);
+  context.drawImage(small, enlarged / 2, enlarged / 2, canvas.width, canvas.height); // half a line around each map
 }
 
 const mean = (maps) => maps[0].map((_, i) => maps.reduce((sum, map) => sum + map[i], 0) / maps.length);
