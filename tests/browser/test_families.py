@@ -127,9 +127,9 @@ def test_rows_of_a_matrix(opened):
 
     inside, page = opened("resmlp_mini_32")
     whole = pixels(page, "[data-kind=rows]")
-    size = whole.shape[0] // 72  # pixels of a cell; a patch has 8, and a line beside them
+    size = whole.shape[0] // 72  # pixels of a cell; a patch has 8, and half a line on each side
     assert whole.shape == (72 * size, 72 * size, 4)
-    cells = whole[size // 2 :: size, size // 2 :: size].reshape(8, 9, 8, 9, 4).transpose(0, 2, 1, 3, 4)
+    cells = whole[size - 1 :: size, size - 1 :: size].reshape(8, 9, 8, 9, 4).transpose(0, 2, 1, 3, 4)
     assert (cells[:, :, 8] == 0).all() and (cells[:, :, :, 8] == 0).all()
     want = colourise(rescale_around_zero(inside.cross_patch[0]), DIVERGING).reshape(8, 8, 8, 8, 3)
     np.testing.assert_allclose(cells[:, :, :8, :8, :3], want, atol=6)
