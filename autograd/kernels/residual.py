@@ -44,7 +44,9 @@ def _linear_residual_numpy(
 _INDEX = "long long channel = i % channels, j = has_rows ? rows[i / sample] * sample + i % sample : i;"
 _INDEX_ARGUMENTS = "raw int64 rows, bool has_rows, int64 channels, int64 sample"
 _SCALE = "wide_t s = wide_t(factor) * (has_scale ? wide_t(scale[channel]) : wide_t(1));"
-_ADD = "z[j] = wide_t(x[j]) + s * (wide_t(y[i]) + wide_t(bias[channel]));"
+_ADD = """
+    z[j] = wide_t(x[j]) + s * (wide_t(y[i]) + wide_t(bias[channel]));
+"""
 
 
 def linear_residual(
