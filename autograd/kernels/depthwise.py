@@ -89,7 +89,7 @@ def _launch(source: str, name: str, geometry: Geometry, lines: int, x: Array, y:
 
 
 def _grad_input_numpy(g: Array, x_shape: tuple[int, ...], taps: Array, geometry: Geometry) -> Array:
-    """With stride 1, convolve g with the rotated kernel. Otherwise, add one tap's share of dx after the other."""
+    """Convolve g with the rotated kernel if the stride is 1. Otherwise, add one tap's part of dx after the other."""
     if (rotated := geometry.for_gradient()) is not None:
         return _depthwise_numpy(g, taps[::-1, ::-1], None, rotated)
     dx = array_module(g).empty(x_shape, g.dtype)

@@ -75,7 +75,7 @@ class PatchLabels(NamedTuple):
 
     @property
     def legend(self) -> list[tuple[str, tuple[int, int, int]]]:
-        """What the colours mean."""
+        """Text and colour of each entry of the legend."""
         few = len(CATEGORIES)
         known = zip(self.names, self.patches, CATEGORIES, strict=False)
         entries = [(f"{name}: {count} patch{'es' * (count > 1)}", colour) for name, count, colour in known]

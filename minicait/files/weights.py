@@ -179,7 +179,7 @@ def load_weights(model: Module, path: str | Path, new_head: bool = False, ema: b
 
 
 def _other_classes(file: WeightFile, model: Model, new_head: bool) -> bool:
-    """Whether the file is for another number of classes, or for none; ValueError if that needs a new head."""
+    """True if the file is for another number of classes, or for none; ValueError if that needs a new head."""
     head = f"{model.classifiers[0]}."
     matrices = (shape for name, shape in file.shapes.items() if name.startswith(head) and name.endswith(".weight"))
     count = sum(shape[0] for shape in matrices if len(shape) == 2)  # a matrix, or a row for each class

@@ -1,4 +1,4 @@
-"""Where a model looks: maps over the patches that a recorded forward pass offers, whatever the model.
+"""Maps over the patches of where a model looks, from a recorded forward pass, whatever the model.
 
 A model tells by its class tokens, and by its classes of single patches. Models that have neither offer no map.
 """

@@ -241,7 +241,7 @@ class Model(Module):
         return dict(tensors)
 
     def is_of_classes(self, name: str) -> bool:
-        """Whether a tensor of this name belongs to classes."""
+        """True if a tensor of this name belongs to classes."""
         return any(name == part or name.startswith(f"{part}.") for part in self.classifiers)
 
     @property
@@ -285,7 +285,7 @@ def outputs_of(model: Module, x: Any, behind_stem: bool = False) -> Outputs:
 
 
 def evaluated_logits(model: Module, outputs: Outputs) -> Tensor:
-    """What model(images) returns, from its outputs."""
+    """The logits that model(images) returns, from its outputs."""
     return model.evaluated(outputs) if isinstance(model, Model) else outputs.logits
 
 

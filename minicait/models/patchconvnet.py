@@ -183,6 +183,7 @@ class PatchConvNetConfig(Config):
         pool = 2 * (cost.layer_norm(k, d) + cost.values(d)) + cost.class_attention(tokens, d, 1, k)
         pool += Part(0, 0, n * (d + 1)) + cost.mlp(k, d, CLASS_MLP_RATIO * d)
         head = cost.layer_norm(k, d) + cost.linear(1, d, self.num_classes)
+        head += Part(saved=(2 * k - 1) * d if self.multi_class else 0)  # the tokens, and all weights beside each other
         return cost_of(stem, ((self.depth, block), (1, pool)), head)
 
 

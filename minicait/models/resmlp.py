@@ -105,7 +105,7 @@ class ResMLPConfig(Config):
         n, d = self.patches, self.dim
         stem = cost.linear(n, 3 * self.patch_size**2, d) + cost.values(d * self.class_mlp)
         block = _block(n, n, d, self.hidden)
-        head = Part(2 * d, 0, n * d) + cost.linear(1, d, self.num_classes)
+        head = Part(2 * d, 0, d if self.class_mlp else n * d) + cost.linear(1, d, self.num_classes)
         return cost_of(
             stem, ((self.depth, block), (CLASS_BLOCKS * self.class_mlp, _block(1 + n, 1, d, self.hidden))), head
         )
