@@ -34,9 +34,21 @@ class Dataset(Protocol):
     def __getitem__(self, index: int) -> tuple[Any, int]: ...
 
 
+Targets = dict[str, np.ndarray]  # "labels", and others; samples on axis 0
+
+
 class Batch(NamedTuple):
     images: np.ndarray  # (B, 3, H, W) float32, normalised
-    labels: np.ndarray  # (B,)
+    targets: np.ndarray | Targets  # labels (B,), or a dict if there is more than labels
+
+    @property
+    def labels(self) -> np.ndarray:
+        return self.targets["labels"] if isinstance(self.targets, dict) else self.targets
+
+
+class Sample(NamedTuple):
+    image: np.ndarray
+    targets: dict[str, Any]  # for this image alone
 
 
 class InMemory:
@@ -65,7 +77,7 @@ class Loader:
     In training, every epoch is shuffled anew and an incomplete last batch is dropped; in evaluation, every image comes
     once, in order. With `repeats`, each image of an epoch comes that many times, augmented differently, and the epoch
     keeps its length (repeated augmentation). Without a transform, images are only normalised. With threads=0, batches
-    are prepared on demand.
+    are prepared on demand. With `numbered`, targets have the index of every image in the dataset, as "samples".
 
     A damaged image is an error. With `skip_bad`, evaluation skips it and training replaces it by the next image; `bad`
     maps its index to the reason. `waited` counts the seconds that the consumer has waited for batches.
@@ -81,6 +93,7 @@ class Loader:
         repeats: int = 1,
         threads: int | None = None,
         skip_bad: bool = False,
+        numbered: bool = False,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
@@ -88,7 +101,7 @@ class Loader:
             hint = f"batch_size must be at most {len(dataset)}" if len(dataset) else "the dataset is empty"
             raise ValueError(f"a batch of {batch_size} cannot be made from {len(dataset)} images: {hint}")
         self.dataset, self.batch_size, self.training, self.seed = dataset, batch_size, training, seed
-        self.transform, self.repeats, self.skip_bad = transform, repeats, skip_bad
+        self.transform, self.repeats, self.skip_bad, self.numbered = transform, repeats, skip_bad, numbered
         self.threads = cpu_count() if threads is None else threads
         self.bad: dict[int, str] = {}
         self.waited = 0.0
@@ -113,7 +126,7 @@ class Loader:
         size = max(1, min(CHUNK, self.batch_size // max(1, self.threads)))  # a small batch still occupies all threads
         chunks = [range(i, min(i + size, end)) for begin, end in edges for i in range(begin, end, size)]
 
-        def prepare(positions: range) -> list[tuple[np.ndarray, int] | None]:
+        def prepare(positions: range) -> list[Sample | None]:
             return [self._sample(order, position, stream) for position in positions]
 
         ready: Iterator[Any] = map(prepare, chunks)
@@ -123,7 +136,7 @@ class Loader:
             before = time.perf_counter()
             samples = [s for _ in range(begin, end, size) for s in next(ready) if s is not None]
             if samples:  # all may have been skipped
-                batch = Batch(np.stack([image for image, _ in samples]), np.array([label for _, label in samples]))
+                batch = _stacked(samples)
                 self.waited += time.perf_counter() - before
                 yield batch
 
@@ -134,16 +147,18 @@ class Loader:
             order = np.repeat(order[: -(-len(order) // self.repeats)], self.repeats)[: len(order)]
         return order
 
-    def _sample(self, order: np.ndarray, position: int, stream: Stream) -> tuple[np.ndarray, int] | None:
-        """Return the prepared image at a position of the epoch, and its label; None if it is skipped."""
+    def _sample(self, order: np.ndarray, position: int, stream: Stream) -> Sample | None:
+        """Return the prepared image at a position of the epoch, and its targets; None if it is skipped."""
         count = len(order) if self.training else 1
         for index in (int(order[(position + i) % len(order)]) for i in range(count)):
             try:
                 image, label = self.dataset[index]
+                targets = {"labels": label} | ({"samples": index} if self.numbered else {})
                 if self.transform is None:
-                    return normalise(image if isinstance(image, np.ndarray) else np.asarray(image.decode())), label
+                    pixels = image if isinstance(image, np.ndarray) else np.asarray(image.decode())
+                    return Sample(normalise(pixels), targets)
                 picture = image if isinstance(image, Picture) else Picture(image)
-                return self.transform(picture, stream.at(sample=position).generator()), label
+                return Sample(self.transform(picture, stream.at(sample=position).generator()), targets)
             except BadImageError as error:
                 if not self.skip_bad:
                     raise
@@ -155,6 +170,11 @@ class Loader:
         return None
 
 
+def _stacked(samples: list[Sample]) -> Batch:
+    targets = {name: np.array([sample.targets[name] for sample in samples]) for name in samples[0].targets}
+    return Batch(np.stack([sample.image for sample in samples]), targets if len(targets) > 1 else targets["labels"])
+
+
 def some_of_each_class(dataset: Dataset, transform: Transform | None, count: int) -> dict[int, np.ndarray]:
     """Return one image each of up to `count` classes, by label; damaged images are skipped."""
     loader = Loader(dataset, 1, transform=transform, threads=0, skip_bad=True)
@@ -162,5 +182,5 @@ def some_of_each_class(dataset: Dataset, transform: Transform | None, count: int
     found: dict[int, np.ndarray] = {}
     for position in range(len(order)):
         if len(found) < count and (sample := loader._sample(order, position, Stream())) is not None:
-            found.setdefault(int(sample[1]), sample[0])
+            found.setdefault(int(sample.targets["labels"]), sample.image)
     return dict(sorted(found.items()))

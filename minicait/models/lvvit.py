@@ -181,7 +181,7 @@ class LVViT(Model):
         assert outputs.tokens is not None
         return _evaluated(outputs.logits, outputs.tokens) if self.training else outputs.logits
 
-    def mixed_targets(self, targets: Mapping[str, Any]) -> dict[str, Any]:
+    def targets(self, targets: Mapping[str, Any]) -> dict[str, Any]:
         """Labels as MixToken mixes the images: of the class token by area, of each patch by its place (eqs. 9, 10)."""
         if not self.mix_token.active or "labels" not in targets:
             return dict(targets)

@@ -191,8 +191,8 @@ class Model(Module):
     def trunk(self, x: Tensor) -> Outputs:
         raise TypeError(f"{type(self).__name__} needs a method trunk(self, x)")
 
-    def mixed_targets(self, targets: Mapping[str, Any]) -> dict[str, Any]:
-        """Targets of a batch in training, mixed as the model mixes its samples; it does not, by default."""
+    def targets(self, targets: Mapping[str, Any]) -> dict[str, Any]:
+        """Targets of a batch in training as the objective needs them: mixed, if the model mixes its samples."""
         return dict(targets)
 
     def outputs(self, images: Any) -> Outputs:

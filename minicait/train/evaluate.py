@@ -88,7 +88,8 @@ def evaluate(
     """Scores of a model; `data_classes` are those of its outputs that occur as labels."""
     right1 = right5 = right_of_data = count = 0
     loss = 0.0
-    for images, labels in batches:
+    for images, targets in batches:
+        labels = targets["labels"] if isinstance(targets, dict) else targets
         logits = to_device(predicted_logits(model, images, threads, micro_batch), "cpu")
         logits = logits.astype(np.promote_types(logits.dtype, np.float32), copy=False)
         guesses = np.argsort(-logits, axis=1, kind="stable")[:, :5]

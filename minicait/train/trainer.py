@@ -136,7 +136,7 @@ class Trainer:
             check_classes("labels", targets["labels"], self.model.num_classes)  # before they go to a GPU
             if isinstance(mix_token := getattr(self.model, "mix_token", None), MixToken):
                 mix_token.enabled = self.recipe.mix_token
-            targets = self.model.mixed_targets(targets)
+            targets = self.model.targets(targets)
         if self.teacher is not None:
             with ag.no_grad():
                 targets["teacher"] = as_tensor(self.teacher(images)).data
@@ -216,14 +216,16 @@ class Trainer:
         )  # fmt: skip
 
     def _mixed(self, batch: Batch) -> tuple[Any, Any]:
-        """Images and labels of the next batch, mixed as the recipe says."""
-        r, (images, labels) = self.recipe, batch
+        """Images and targets of the next batch, mixed as the recipe says."""
+        r = self.recipe
         if not (r.mixup or r.cutmix):
-            return images, labels
+            return batch.images, batch.targets
         if not isinstance(self.model, Model):
             raise ValueError("Trainer: mixup and cutmix need a minicait Model, whose number of classes is known")
+        if isinstance(batch.targets, dict):
+            raise ValueError(f"Trainer: mixup and cutmix mix labels only, not {', '.join(sorted(batch.targets))}")
         stream = Stream(r.seed, "mix", self.batches)
-        return mix(images, one_hot(labels, self.model.num_classes), r.mixup, r.cutmix, stream)
+        return mix(batch.images, one_hot(batch.labels, self.model.num_classes), r.mixup, r.cutmix, stream)
 
     def _evaluate(self, loader: Loader) -> Scores:
         with ag.autocast(PRODUCTS[self.recipe.precision]):

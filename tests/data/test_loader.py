@@ -201,3 +201,11 @@ def test_what_augmentation_does(tmp_path):
 def test_wrong_augmentation(wrong, sentence):
     with pytest.raises(ValueError, match=sentence):
         Augmentation(**wrong)
+
+
+def test_numbered_images_come_with_their_index():
+    shapes = InMemory(Shapes(7, 16))
+    for batch in Loader(shapes, 3, training=True, seed=1, repeats=2, numbered=True):
+        assert set(batch.targets) == {"labels", "samples"}
+        np.testing.assert_array_equal(batch.labels, [shapes[i][1] for i in batch.targets["samples"]])
+        np.testing.assert_array_equal(batch.images, [normalise(shapes[i][0]) for i in batch.targets["samples"]])

@@ -32,7 +32,7 @@ def gradients(micro_batch, threads=1, processes=False):
     model.mix_token.enabled = True
     each = Gradients(model, threads, micro_batch, processes)
     with random.using(Stream(0, "test", step=3)):
-        loss, flat = each(CrossEntropy(0.1), images, model.mixed_targets({"labels": labels}))
+        loss, flat = each(CrossEntropy(0.1), images, model.targets({"labels": labels}))
     arrays = {name: g.copy() for name, g in flat.items()}
     each.close()
     return float(loss), arrays, {name: b.numpy().copy() for name, b in model.named_buffers()}
@@ -158,7 +158,7 @@ def test_labels_of_tokens_that_are_given_are_mixed(kind):
            "soft": (np.eye(10)[labels], np.eye(10)[given])}[kind]  # fmt: skip
     with random.using(Stream(0, "test", step=5)):
         inside = in_box(model.grid, model.mix_token.box(model.grid)).reshape(-1)
-        mixed = model.mixed_targets({"labels": own[0], "token_labels": own[1]})
+        mixed = model.targets({"labels": own[0], "token_labels": own[1]})
     np.testing.assert_allclose(mixed["labels"][0, [3, 7]], [1 - inside.mean(), inside.mean()], rtol=1e-6)
     want = np.where(inside, given[::-1], given)
     np.testing.assert_array_equal(mixed["token_labels"], want if kind != "soft" else np.eye(10)[want])
@@ -170,11 +170,11 @@ def test_labels_are_mixed_by_the_box_that_the_tokens_were():
     model.mix_token.enabled = True
     with random.using(Stream(0, "test", step=5)):
         row, column, last_row, last_column = model.mix_token.box(model.grid)
-        mixed = model.mixed_targets({"labels": labels})
+        mixed = model.targets({"labels": labels})
     area = (last_row - row) * (last_column - column)
     assert 0 < area < 16
     of_tokens = mixed["token_labels"].reshape(4, 4, 4)
     assert (of_tokens[0, row:last_row, column:last_column] == 7).all() and (of_tokens[0] == 7).sum() == area
     assert (of_tokens[3] == 3).sum() == area and (of_tokens[1] == 3).all()
     np.testing.assert_allclose(mixed["labels"][0, [3, 7]], [1 - area / 16, area / 16])
-    assert model.eval().mixed_targets({"labels": labels})["labels"] is labels
+    assert model.eval().targets({"labels": labels})["labels"] is labels
