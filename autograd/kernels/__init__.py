@@ -6,7 +6,8 @@ convolution    convolution as matrix products
 cross_entropy  loss and gradient at once
 depthwise      convolution of every channel by itself
 gelu           GELU with its derivative, and erf
-optim          updates of optimisers
+optim          AdamW, the moving average, and sums of squares
+lamb           LAMB
 layer_norm     layer normalisation
 masked         values where a mask is True
 moments        mean and variance of each channel
@@ -34,6 +35,7 @@ from .batch_norm import batch_norm, batch_norm_grad
 from .convolution import conv2d, conv2d_grad_input, conv2d_grad_weight
 from .cross_entropy import cross_entropy
 from .gelu import erf, gelu
+from .lamb import lamb
 from .layer_norm import layer_norm, layer_norm_grad
 from .masked import masked
 from .moments import moments
@@ -47,7 +49,7 @@ from .windows import Geometry
 
 __all__ = [
     "Geometry", "adamw", "as_rows", "attention", "attention_grad", "batch_norm", "batch_norm_grad", "centred", "conv2d",
-    "conv2d_grad_input", "conv2d_grad_weight", "cross_entropy", "erf", "gelu", "layer_norm", "layer_norm_grad",
+    "conv2d_grad_input", "conv2d_grad_weight", "cross_entropy", "erf", "gelu", "lamb", "layer_norm", "layer_norm_grad",
     "linear_residual", "linear_residual_grad", "log_softmax", "log_softmax_grad", "logsumexp", "masked", "mean",
     "moments", "move_average", "product", "row_dots", "self_attention", "self_attention_grad", "sigmoid", "softmax",
     "softmax_grad", "squares", "sum_over_rows", "talking_heads", "talking_heads_grad", "total", "widened",

@@ -31,7 +31,7 @@ def parts(device: str, quick: bool = False) -> list[Part]:
         Part("gradients", "the gradient of every operation against finite differences, NumPy", operations.gradients),
         Part("operations", f"{len(CASES)} cases in {dtypes}, value and gradients: {pair}",
              partial(operations.values, device)),
-        Part("kernels", f"rows of {rows}, heads, branches, AdamW in {dtypes}: {pair}",
+        Part("kernels", f"rows of {rows}, heads, branches, AdamW, LAMB in {dtypes}: {pair}",
              partial(kernels.values, device)),
         *(Part(f"training, {precision}", f"{training.STEPS} steps of a small CaiT, the same batches: {pair}",
                partial(training.losses_agree, device, precision))

@@ -38,6 +38,7 @@ def values(device: str) -> Finding:
     cases["mixing heads"] = lambda *arrays: [mix_heads(*arrays)], [(2, 3, 5, 7), (3, 3)]
     cases["GELU"] = _gelu, [(ROWS, 300)]
     cases["AdamW and the average"] = _adamw, [(300,)] * 5
+    cases["LAMB"] = _lamb, [(MANY,)] * 4
     cases["end of a residual branch"] = _residual, [(4, 3, 40), (4, 3, 40), (2, 3, 130), (40, 130), (40,), (40,)]
     cases["sum of squares"] = lambda x: [kernels.squares(x).sum(keepdims=True)], [(MANY,)]
     b, n, h, d = HEADS
@@ -122,3 +123,11 @@ def _adamw(p: Array, g: Array, m: Array, v: Array, average: Array) -> Sequence[A
     kernels.adamw(p, g, m, v, 7, 1e-2, (0.9, 0.999), 1e-8, 0.01, p.size // 2)
     kernels.move_average(average, p, 0.25)
     return p, m, v, average
+
+
+def _lamb(p: Array, g: Array, m: Array, v: Array) -> Sequence[Array]:
+    """Three tensors, one of them large, and some without decay. Narrow types are not used for weights."""
+    p, g, m, v = (x.astype(np.promote_types(x.dtype, np.float32)) for x in (p, g, m, v * v + 0.1))
+    tensors = [(0, 1, True), (1, 300, True), (300, p.size - 100, True), (p.size - 100, p.size, False)]
+    kernels.lamb(p, g, m, v, tensors, 7, 1e-2, (0.9, 0.999), 1e-8, 0.05, 0.5)
+    return p, m, v

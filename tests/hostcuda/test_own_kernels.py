@@ -148,6 +148,31 @@ def test_adamw(cp, decayed, dtype):
         close(got, want)
 
 
+TENSORS = [(0, 1, True), (1, 300, True), (300, 9000, True), (9000, 9020, True), (9020, 9100, False)]  # some in pieces
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("tensors", [TENSORS, TENSORS[1:3], [(0, 9100, False)]], ids=["all", "some", "none decayed"])
+def test_lamb(cp, tensors, dtype):
+    """Two launches and no copy, once the table of tensors is there, and always the same bits."""
+    results = []
+    for put in (np.array, cp.asarray, cp.asarray):
+        p, g, m, v = map(put, draw(4, 9100, dtype=dtype))
+        v *= v
+        v += 0.1
+        p[9000:9020] = 0  # a tensor of zeros has no ratio
+        before = g.copy()
+        for step in (7, 8):
+            with hostcuda.counting() as count:
+                kernels.lamb(p, g, m, v, tensors, step, 1e-2, (0.9, 0.999), 1e-3, 0.05, 0.25)
+        assert (g == before).all()
+        results.append((p, m, v))
+    assert count.kernels == ["lamb_direction", "lamb_move"] and not count.copies_to_device and not count.copies_to_host
+    for want, got, again in zip(*results, strict=True):
+        close(got, want)
+        np.testing.assert_array_equal(got.get(), again.get())
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_moving_average(cp, dtype):
     results = []
