@@ -2,7 +2,7 @@
 
 source      the images of a run: `shapes` are drawn on the fly, `imagenette` is downloaded, `folder` holds your own
 picture     image files of six `formats`, decoded to upright RGB
-transforms  crops, `randaugment` and `erasing` for training; a centre crop for evaluation
+transforms  crops, `randaugment` or `three_augment`, and `erasing` for training; a centre crop for evaluation
 loader      batches, prepared on threads; `mixing` applies mixup and cutmix to one
 imagenet    ImageNet's class names
 """

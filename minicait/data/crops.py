@@ -13,6 +13,7 @@ Range = tuple[float, float]
 MIN_CROP_RATIO = 0.01  # least share of the shorter side that a centre crop keeps
 MAX_RESIZED = 1 << 24  # pixels of an image that is resized as a whole: at 224 pixels, one 334 times as long as wide
 SUPPORT = 2  # pixels on either side that bicubic interpolation looks at
+REFLECTED = 4  # pixels of the border of a simple crop that may be a reflection
 
 
 def resized_crop_box(
@@ -42,6 +43,27 @@ def padded_crop(image: Image.Image, rng: np.random.Generator, padding: int) -> I
     return image.crop((left, top, left + image.width, top + image.height))
 
 
+def simple_crop(image: Image.Image, rng: np.random.Generator, side: int) -> Image.Image:
+    """Simple random crop (DeiT III): the shorter side resized to `side` pixels, and a square of it anywhere.
+
+    It may reach beyond the border by 4 pixels, where the image is reflected. As in the reference, the place is random
+    along both axes; the paper says along one.
+    """
+    width, height = (side * length // min(image.size) for length in image.size)
+    top, left = (int(rng.integers(length - side + 2 * REFLECTED + 1)) - REFLECTED for length in (height, width))
+    rows, columns = _reflected(top, side, height), _reflected(left, side, width)
+    box = int(columns.min()), int(rows.min()), int(columns.max()) + 1, int(rows.max()) + 1
+    pixels = np.asarray(_resized_box(image, (width, height), box))
+    return Image.fromarray(pixels[rows - box[1]][:, columns - box[0]])
+
+
+def _reflected(start: int, count: int, length: int) -> np.ndarray:
+    """Indices from `start` on into an axis of this length, which is reflected at its ends: 2, 1, 0, 1, 2, ..."""
+    period = max(1, 2 * (length - 1))
+    index = np.arange(start, start + count) % period
+    return np.minimum(index, period - index)
+
+
 def shrink(image: Image.Image, side: int) -> Image.Image:
     """Downscale an image so that its shorter side is at most `side` pixels long."""
     if min(image.size) <= side:
@@ -64,17 +86,15 @@ def centre_crop(image: Image.Image, side: int, ratio: float = 1.0) -> Image.Imag
     resized_side, shorter = math.floor(side / ratio), min(image.size)
     width, height = (resized_side * length // shorter for length in image.size)
     left, top = round((width - side) / 2), round((height - side) / 2)
-    if width * height > MAX_RESIZED:
-        return _crop_first(image, (width, height), (left, top, left + side, top + side))
-    resized = image.resize((width, height), Image.Resampling.BICUBIC)
-    return resized.crop((left, top, left + side, top + side))
+    return _resized_box(image, (width, height), (left, top, left + side, top + side))
 
 
-def _crop_first(image: Image.Image, resized: tuple[int, int], box: Box) -> Image.Image:
-    """Cut a box out of an image as it would be if it were resized, without making all of that.
-
-    The result differs by rounding: Pillow knows positions in single precision only.
+def _resized_box(image: Image.Image, resized: tuple[int, int], box: Box) -> Image.Image:
+    """Cut a box out of the resized image. A very long one is not made whole; the result then differs by rounding:
+    Pillow knows positions in single precision only.
     """
+    if math.prod(resized) <= MAX_RESIZED:
+        return image.resize(resized, Image.Resampling.BICUBIC).crop(box)
     scale = image.width / resized[0], image.height / resized[1]
     seen = [edge * scale[i % 2] for i, edge in enumerate(box)]
     margin = [math.ceil(SUPPORT * max(1, factor)) + 1 for factor in scale]

@@ -8,25 +8,29 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageOps
 
-from .crops import centre_crop, check_crop_ratio, colour_jitter, padded_crop, resized_crop_box
+from .crops import centre_crop, check_crop_ratio, colour_jitter, padded_crop, resized_crop_box, simple_crop
 from .erasing import random_erasing
 from .picture import MEAN, STD, Picture, normalise
 from .randaugment import rand_augment
+from .three_augment import three_augment
 
 Transform = Callable[[Picture, np.random.Generator | None], np.ndarray]
-CROPS = ("none", "padded", "resized")
+CROPS = ("none", "padded", "resized", "simple")
 
 
 @dataclass(frozen=True)
 class Augmentation:
     """Data augmentation; by default, none."""
 
-    crop: str = "none"  # resized: of random area (Inception); padded: shifted by up to an eighth of the side
+    # none: the centre; resized: a box of random area (Inception); padded: the centre, shifted by up to an eighth of the
+    # side; simple: a square on the whole shorter side, anywhere along the other (DeiT III)
+    crop: str = "none"
     crop_scale: float = 0.08  # least fraction of the area that a resized crop takes
     flip: float = 0.0  # probability of mirroring
     colour_jitter: float = 0.0
     rand_augment: float = 0.0  # magnitude, at most 10
     erasing: float = 0.0  # probability of a box of noise
+    three_augment: bool = False  # one of grey, solarised, blurred, instead of RandAugment
 
     def __post_init__(self) -> None:
         if self.crop not in CROPS:
@@ -35,16 +39,22 @@ class Augmentation:
             value = getattr(self, name)
             if isinstance(value, bool) or not (isinstance(value, int | float) and 0 <= value <= maximum):
                 raise ValueError(f"augmentation: {name} must be in [0, {maximum}], got {value}")
+        if not isinstance(self.three_augment, bool):
+            raise ValueError(f"augmentation: three_augment must be true or false, got {self.three_augment!r}")
+        if self.three_augment and self.rand_augment:
+            raise ValueError("augmentation: three_augment replaces rand_augment; set one of them")
 
 
 def training(augmentation: Augmentation, side: int, crop_ratio: float = 1.0) -> Transform:
-    """Crop, flip, RandAugment, colour jitter, normalisation, erasing: in the reference's order."""
+    """Crop, flip, RandAugment or 3-Augment, colour jitter, normalisation, erasing: in the reference's order."""
     check_crop_ratio(crop_ratio)
 
     def transform(picture: Picture, rng: np.random.Generator | None) -> np.ndarray:
         rng = np.random.default_rng() if rng is None else rng
         if augmentation.crop == "resized":
             image = _resized_crop(picture, rng, side, augmentation.crop_scale)
+        elif augmentation.crop == "simple":
+            image = simple_crop(picture.decode(), rng, side)
         else:
             image = centre_crop(picture.decode(), side, crop_ratio)
             if augmentation.crop == "padded":
@@ -53,6 +63,8 @@ def training(augmentation: Augmentation, side: int, crop_ratio: float = 1.0) -> 
             image = ImageOps.mirror(image)
         if augmentation.rand_augment:
             image = rand_augment(image, rng, augmentation.rand_augment)
+        if augmentation.three_augment:
+            image = three_augment(image, rng)
         if augmentation.colour_jitter:
             image = colour_jitter(image, rng, augmentation.colour_jitter)
         pixels = normalise(np.asarray(image))

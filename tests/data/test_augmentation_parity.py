@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from minicait.data.crops import centre_crop, colour_jitter, padded_crop, resized_crop_box
+from minicait.data.crops import centre_crop, colour_jitter, padded_crop, resized_crop_box, simple_crop
 from minicait.data.erasing import random_erasing
 from minicait.data.folder import images_in
 from minicait.data.picture import Picture
@@ -131,6 +131,19 @@ def test_padded_crops_with_the_same_draws(monkeypatch):
         monkeypatch.setattr(torch, "randint", lambda low, high, size, rng=rng: torch.tensor(rng.integers(low, high)))
         want = RandomCrop((30, 40), padding=4)(image)
         np.testing.assert_array_equal(padded_crop(image, np.random.default_rng(seed), 4), want)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_simple_crops_with_the_same_draws(size, monkeypatch):
+    from torchvision.transforms import Compose, InterpolationMode, RandomCrop, Resize
+
+    image = photograph(*size)
+    crop = RandomCrop(32, padding=4, padding_mode="reflect")  # as DeiT III builds it
+    theirs = Compose([Resize(32, interpolation=InterpolationMode.BICUBIC), crop])
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        monkeypatch.setattr(torch, "randint", lambda low, high, size, rng=rng: torch.tensor(rng.integers(low, high)))
+        np.testing.assert_array_equal(simple_crop(image, np.random.default_rng(seed), 32), theirs(image))
 
 
 @pytest.mark.parametrize("strength", [0.1, 0.4, 1.5])

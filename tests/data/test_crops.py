@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from minicait.data import Augmentation, Picture, crops, evaluation, training
-from minicait.data.crops import centre_crop, colour_jitter, padded_crop, resized_crop_box, shrink
+from minicait.data.crops import centre_crop, colour_jitter, padded_crop, resized_crop_box, shrink, simple_crop
 
 
 def photograph(width, height, seed=0):
@@ -56,6 +56,7 @@ def test_boxes_and_jitter_are_those_of_their_generator():
     for draw in (
         lambda rng: resized_crop_box(90, 60, rng),
         lambda rng: padded_crop(image, rng, 4).tobytes(),
+        lambda rng: simple_crop(image, rng, 16).tobytes(),
         lambda rng: colour_jitter(image, rng, 0.4).tobytes(),
     ):
         assert draw(np.random.default_rng(5)) == draw(np.random.default_rng(5)) != draw(np.random.default_rng(6))
@@ -73,6 +74,30 @@ def test_a_padded_crop_moves_the_image():
         moves.add((left, top))
     assert len(moves) == 25  # by -2 to 2 in both directions
     np.testing.assert_array_equal(padded_crop(image, rng, 0), image)
+
+
+@pytest.mark.parametrize("size", [(30, 20), (20, 30), (20, 20)])
+def test_a_simple_crop_is_a_square_of_the_image_that_is_reflected_at_its_border(size):
+    image, rng, places_seen = places(*size), np.random.default_rng(0), set()
+    padded = np.pad(np.asarray(image), ((4, 4), (4, 4), (0, 0)), "reflect")
+    for _ in range(2000):
+        crop = np.asarray(simple_crop(image, rng, 20))
+        left, top = int(crop[10, 10, 0]) - 6, int(crop[10, 10, 1]) - 6
+        np.testing.assert_array_equal(crop, padded[top : top + 20, left : left + 20])
+        places_seen.add((left, top))
+    width, height = size
+    assert len(places_seen) == (width - 11) * (height - 11)  # every place, up to 4 pixels beyond each border
+
+
+def test_a_simple_crop_resizes_the_shorter_side():
+    image = photograph(50, 75)
+    whole = image.resize((32, 48), Image.Resampling.BICUBIC)
+    padded = np.pad(np.asarray(whole), ((4, 4), (4, 4), (0, 0)), "reflect")
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        top, left = int(rng.integers(48 - 32 + 9)), int(rng.integers(9))
+        got = simple_crop(image, np.random.default_rng(seed), 32)
+        np.testing.assert_array_equal(got, padded[top : top + 32, left : left + 32])
 
 
 def test_without_resizing_the_centre_is_cut_out():
@@ -128,10 +153,12 @@ def test_images_of_hardly_any_pixels_pass_through_everything(size):
     assert np.unique(np.asarray(centre_crop(Image.fromarray(pixels), 224, 0.01))) == [77]
     assert shrink(Image.fromarray(pixels), 8).size == size
     assert evaluation(224, 0.5)(Picture(pixels), None).shape == (3, 224, 224)
-    for crop in ("none", "padded", "resized"):
+    for crop in ("none", "padded", "resized", "simple"):
         augment = training(Augmentation(crop, 0.08, 0.5, 0.4, 9, 0.25), 16)
         for seed in range(40 if max(size) < 9 else 3):
             assert augment(Picture(pixels), np.random.default_rng(seed)).shape == (3, 16, 16)
+    for side in (1, 2, 3, 5):  # less than what is reflected
+        assert np.unique(np.asarray(simple_crop(Image.fromarray(pixels), np.random.default_rng(0), side))) == [77]
 
 
 def test_a_ratio_that_makes_no_sense():
