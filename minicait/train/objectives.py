@@ -27,10 +27,9 @@ Objective = Callable[[Outputs, Targets], Tensor]
 
 
 def objective_for(recipe: Recipe) -> Objective:
-    smoothing = recipe.label_smoothing
-    labels: Objective = (
-        BinaryCrossEntropy(smoothing) if recipe.loss == "bce" else CrossEntropy(smoothing, recipe.token_weight)
-    )
+    labels: Objective = CrossEntropy(recipe.label_smoothing, recipe.token_weight)
+    if recipe.loss == "bce":
+        labels = BinaryCrossEntropy(recipe.label_smoothing, recipe.token_weight, recipe.bce_threshold)
     if recipe.distillation == "hard":
         return HardDistillation(labels, recipe.distillation_weight)
     if recipe.distillation == "soft":
@@ -80,11 +79,22 @@ class CrossEntropy(_Labels):
         return ops.cross_entropy(logits, labels, self.smoothing)
 
 
+@dataclass(frozen=True)
 class BinaryCrossEntropy(_Labels):
-    """Each class by itself: the mean over samples and classes of BCE(sigmoid(logit), label)."""
+    """Each class by itself: the mean over samples and classes of BCE(sigmoid(logit), label).
+
+    With a threshold, labels above it become 1 and others 0. In DeiT III it is 0: an image that mixup made of two
+    classes is fully both.
+    """
+
+    threshold: float | None = None
 
     def loss(self, logits: Tensor, labels: Array) -> Tensor:
-        return ops.bce_with_logits(logits, soft_targets(labels, logits, self.smoothing))
+        soft = soft_targets(labels, logits, self.smoothing)
+        if self.threshold is not None:
+            xp = array_module(soft)
+            soft = xp.sign(xp.maximum(soft - self.threshold, 0))  # not (soft > threshold), which would hide a NaN
+        return ops.bce_with_logits(logits, soft)
 
 
 def _student(outputs: Outputs) -> Tensor:
@@ -106,7 +116,11 @@ class HardDistillation(_Mean):
 
 @dataclass(frozen=True)
 class SoftDistillation(_Mean):
-    """(1 - w) loss(student, labels) + w T^2 KL(softmax(teacher / T) || softmax(student / T))."""
+    """(1 - w) loss(student, labels) + w T^2 KL(softmax(teacher / T) || softmax(student / T)), a mean over samples.
+
+    The thesis writes KL with its arguments exchanged. The reference code has them as here, and divides by samples times
+    classes, which for 1000 classes makes it a thousand times weaker.
+    """
 
     labels: Objective
     weight: float = 0.5

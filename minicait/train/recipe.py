@@ -20,7 +20,7 @@ RANGES = {
     "lr_for_batch": (1, 1e6), "warmup_epochs": (0, 1e6), "warmup_lr": (0, 1e3), "min_lr": (0, 1e3),
     "weight_decay": (0, 1e3), "clip_norm": (1e-12, 1e12), "label_smoothing": (0, 1), "mixup": (0, 1e3),
     "cutmix": (0, 1e3), "repeats": (1, 1e3), "crop_ratio": (MIN_CROP_RATIO, 1), "ema_decay": (0, 1),
-    "distillation_weight": (0, 1), "temperature": (1e-6, 1e6), "token_weight": (0, 1e3),
+    "distillation_weight": (0, 1), "temperature": (1e-6, 1e6), "token_weight": (0, 1e3), "bce_threshold": (0, 0.99),
 }  # fmt: skip
 
 
@@ -30,6 +30,7 @@ class Recipe:
 
     epochs: int = 1
     batch_size: int = 128
+    optimiser: str = "adamw"  # or "lamb"
     lr: float = 5e-4  # at the peak
     lr_for_batch: int | None = None  # if given, lr is meant for this batch size, and scaled to the real one
     constant_lr: bool = True  # no warm-up and no cosine
@@ -37,9 +38,10 @@ class Recipe:
     warmup_lr: float = 1e-6
     min_lr: float = 1e-5
     weight_decay: float = 0.05
-    clip_norm: float | None = None
+    clip_norm: float | None = None  # most that the norm of all gradients may be; LAMB clips by itself, to this
     accumulate: int = 1  # batches that make one step
     loss: str = "cross_entropy"  # or "bce": every class by itself
+    bce_threshold: float | None = None  # targets above it become 1 and others 0; DeiT III: 0
     label_smoothing: float = 0.0
     token_weight: float = 0.5  # of the loss of the patches, if the model classifies each
     mixup: float = 0.0
@@ -62,8 +64,14 @@ class Recipe:
             raise ValueError(f"recipe: {error}") from None
         if self.precision not in PRODUCTS:
             raise ValueError(f"recipe: precision must be fp32, tf32 or fp16, got {self.precision!r}")
+        if self.optimiser not in ("adamw", "lamb"):
+            raise ValueError(f"recipe: optimiser must be adamw or lamb, got {self.optimiser!r}")
         if self.loss not in ("cross_entropy", "bce"):
             raise ValueError(f"recipe: loss must be cross_entropy or bce, got {self.loss!r}")
+        if self.bce_threshold is not None and self.loss != "bce":
+            raise ValueError(f"recipe: bce_threshold needs loss=bce, got {self.loss}")
+        if self.bce_threshold is not None and self.label_smoothing:
+            raise ValueError("recipe: bce_threshold makes zeros and ones of targets, so label_smoothing must be 0")
         if self.distillation not in (None, "hard", "soft"):
             raise ValueError(f"recipe: distillation must be hard or soft, got {self.distillation!r}")
 
@@ -81,6 +89,11 @@ class Recipe:
 _SCHEDULED = Recipe(constant_lr=False, label_smoothing=0.1)
 _DEIT = Augmentation("resized", crop_scale=0.08, flip=0.5, rand_augment=9, erasing=0.25)
 _GENTLE = Augmentation("resized", crop_scale=0.25, flip=0.5)
+_DEIT3 = Augmentation("resized", crop_scale=0.08, flip=0.5, colour_jitter=0.3, three_augment=True)
+_LAMB = replace(
+    _SCHEDULED, optimiser="lamb", epochs=400, batch_size=2048, warmup_epochs=5, clip_norm=1.0, mixup=0.8, cutmix=1.0,
+    repeats=3,
+)  # fmt: skip
 
 RECIPES: dict[str, Recipe] = {
     # the paper's: DeiT's recipe, for 400 epochs
@@ -118,6 +131,39 @@ RECIPES: dict[str, Recipe] = {
         epochs=30, batch_size=512, lr=5e-6, weight_decay=1e-8, label_smoothing=0.1, mixup=0.8, cutmix=1.0,
         augmentation=_DEIT,
     ),
+    # DeiT's own (thesis, Table 3.9)
+    "deit": replace(
+        _SCHEDULED, epochs=300, batch_size=1024, lr_for_batch=512, warmup_epochs=5, mixup=0.8, cutmix=1.0,
+        augmentation=_DEIT, repeats=3, ema_decay=0.99996, crop_ratio=0.875,
+    ),
+    # DeiT III's (thesis, Table 6.1). The published commands have lr 4e-3 for S, and weight decay 0.05 for 800 epochs.
+    "deit3": replace(
+        _LAMB, lr=3e-3, weight_decay=0.02, loss="bce", bce_threshold=0.0, label_smoothing=0.0, augmentation=_DEIT3,
+    ),
+    # DeiT III's at another resolution, from the published commands; after warm-up the rate is constant
+    "deit3-finetune": replace(
+        _SCHEDULED, epochs=20, batch_size=512, lr=1e-5, min_lr=1e-5, warmup_epochs=5, weight_decay=0.1, mixup=0.8,
+        cutmix=1.0, augmentation=replace(_DEIT, erasing=0.0),
+    ),
+    # ResMLP's (thesis, section 4.3). It leaves the rest to DeiT's; epochs and batch are those that its author gave later.
+    "resmlp": replace(_LAMB, lr=5e-3, weight_decay=0.2, augmentation=_DEIT, crop_ratio=0.9),
+    # PatchConvNet's (thesis, section 5.2.3), for its S models; wider ones have weight decay 0.05. The thesis clips
+    # nothing, but the LAMB of its code clips at 1.
+    "patchconvnet": replace(
+        _LAMB, lr=3e-3, weight_decay=0.01, augmentation=replace(_DEIT, erasing=0.0), crop_ratio=0.875,
+    ),
+    # LV-ViT's (section 4.1 of its paper). Its code adds ten epochs at the least rate and the EMA, which the paper does
+    # not mention, and has a token_weight of 1.
+    "lvvit": replace(
+        _SCHEDULED, epochs=300, batch_size=1024, lr=1e-3, lr_for_batch=640, warmup_epochs=5, mix_token=True,
+        augmentation=_DEIT, ema_decay=0.99992, crop_ratio=0.9,
+    ),
+    # photographs with a small model, on a laptop, in the manner of DeiT III: as "small", without what blurs the labels
+    "small-deit3": replace(
+        _LAMB, epochs=30, batch_size=64, lr=5e-3, weight_decay=0.05, warmup_epochs=1, loss="bce", bce_threshold=0.0,
+        label_smoothing=0.0, mixup=0.0, cutmix=0.0, repeats=1, ema_decay=0.999,
+        augmentation=replace(_DEIT3, crop_scale=0.25),
+    ),
 }  # fmt: skip
 
 
@@ -131,6 +177,7 @@ def recipe(name: str) -> Recipe:
 def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     """A recipe with settings such as "mixup=0.2" or "crop=padded", in itself or in its augmentation."""
     own, augmentation = ({f.name for f in fields(kind)} - {"augmentation"} for kind in (Recipe, Augmentation))
+    values: dict[str, Any] = {}  # set together, since some need each other
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals or name not in own | augmentation:
@@ -138,14 +185,11 @@ def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
             hint = f"did you mean {near[0]}?" if near else ", ".join(sorted(own | augmentation))
             raise ValueError(f"setting {setting!r}: expected NAME=VALUE with a name of the recipe; {hint}")
         try:
-            value = json.loads({"None": "null", "True": "true", "False": "false"}.get(text, text))
+            values[name] = json.loads({"None": "null", "True": "true", "False": "false"}.get(text, text))
         except (ValueError, RecursionError):  # a word, or more brackets than anybody means
-            value = text
-        if name in own:
-            recipe = replace(recipe, **{name: value})
-        else:
-            recipe = replace(recipe, augmentation=replace(recipe.augmentation, **{name: value}))
-    return recipe
+            values[name] = text
+    augment = replace(recipe.augmentation, **{name: value for name, value in values.items() if name in augmentation})
+    return replace(recipe, augmentation=augment, **{name: value for name, value in values.items() if name in own})
 
 
 def changes(recipe: Recipe) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from ..data.mixing import mix, one_hot
 from ..machine import cpu_count
 from ..models.model import Model
 from ..nn import Buffer, MixToken, Module
-from ..optim import EMA, AdamW, FlatArrays, LossScaler, clip_gradients, learning_rate, norm_and_loss
+from ..optim import EMA, AdamW, FlatArrays, Lamb, LossScaler, Optimiser, clip_gradients, learning_rate, norm_and_loss
 from .evaluate import Scores, evaluate
 from .gradients import Gradients
 from .objectives import Objective, objective_for
@@ -90,7 +90,11 @@ class Trainer:
         self.gradients = Gradients(model, threads, micro_batch, processes)
         self.scaler = LossScaler(enabled=r.precision == "fp16")
         count = threads or cpu_count()
-        self.optimiser = AdamW(model, r.peak_lr, r.weight_decay, threads=count)
+        self.optimiser: Optimiser = AdamW(model, r.peak_lr, r.weight_decay, threads=count)
+        self.clip_norm = r.clip_norm
+        if r.optimiser == "lamb":  # which clips by itself
+            self.optimiser = Lamb(model, r.peak_lr, r.weight_decay, threads=count, max_norm=r.clip_norm)
+            self.clip_norm = None
         self.ema = None if r.ema_decay is None else EMA(model, r.ema_decay, threads=count)
         self.buffers = [buffer for _, buffer in model.named_buffers()]
         self.accumulated: FlatArrays | None = None  # gradients of the batches that make up the next update
@@ -116,9 +120,9 @@ class Trainer:
                 raise self._stop(images, targets)
         if (self.batches + 1) % self.recipe.accumulate == 0:
             if self.scaler.accepts(norm):  # a step that overflowed is skipped
-                if self.recipe.clip_norm is not None:
-                    clip_gradients(gradients, self.recipe.clip_norm, norm)
-                self.optimiser.step(gradients, self.lr)
+                if self.clip_norm is not None:
+                    clip_gradients(gradients, self.clip_norm, norm)
+                self.optimiser.step(gradients, self.lr, norm)
                 if self.ema is not None:
                     self.ema.update()
             self.accumulated = None

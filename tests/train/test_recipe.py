@@ -6,12 +6,16 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
+import minicait
 from autograd import ops
 from autograd.random import Stream
+from minicait.data import Augmentation, Shapes, training
+from minicait.data.loader import Loader
 from minicait.data.mixing import mix, one_hot
-from minicait.optim import AdamW, learning_rate
+from minicait.optim import AdamW, Lamb, learning_rate
 from minicait.schema import from_json
 from minicait.train import RECIPES, Recipe, Trainer, evaluate, recipe, value_and_grad
+from minicait.train.recipe import changes, with_settings
 from tests.train.helpers import FULL, ROUNDING, loaders, small
 
 
@@ -101,7 +105,87 @@ def test_recipes():
         recipe("smal")
     wrongs = [{"epochs": 0}, {"batch_size": 0}, {"distillation": "medium"}, {"lr": float("nan")}, {"lr": float("inf")},
               {"label_smoothing": 7}, {"mixup": -1}, {"ema_decay": 2}, {"clip_norm": -1}, {"seed": "a"},
-              {"loss": "hinge"}]  # fmt: skip
+              {"loss": "hinge"}, {"optimiser": "sgd"}, {"bce_threshold": 0.0},
+              {"loss": "bce", "bce_threshold": 1.0}]  # fmt: skip
     for wrong in wrongs:
         with pytest.raises(ValueError, match="recipe: "):
             Recipe(**wrong)
+
+
+@pytest.mark.parametrize("max_norm", [0.01, None])
+def test_a_recipe_with_lamb(max_norm):
+    """It clips by itself, once and exactly; otherwise a step is a step."""
+    how = Recipe(optimiser="lamb", lr=3e-3, weight_decay=0.3, clip_norm=max_norm)
+    trainer, other = Trainer(small(), how, threads=1), small()
+    optimiser, (images, labels) = Lamb(other, 3e-3, 0.3, max_norm=max_norm), next(loaders()[0].epoch(0))
+    for step in range(3):
+        loss, gradients = value_and_grad(other, ops.cross_entropy, images, labels)
+        optimiser.step(gradients)
+        assert trainer.step(images, labels) == pytest.approx(loss, rel=1e-6 if step == 0 else 1e-4)
+    assert type(trainer.optimiser) is Lamb and trainer.optimiser.max_norm == max_norm
+    for name, value in trainer.model.state_dict().items():
+        if not name.endswith(ROUNDING):
+            np.testing.assert_allclose(value, other.state_dict()[name], rtol=1e-3, atol=1e-6, err_msg=name)
+    assert changes(how)["optimiser"] == "lamb"
+
+
+# ---- the recipes of the papers
+
+OF_FAMILY = {
+    "cait": "cait_tiny_32", "deit": "deit_mini_32", "deit3": "deit3_mini_32", "deit3-finetune": "deit3_mini_32",
+    "resmlp": "resmlp_mini_32", "patchconvnet": "patchconvnet_mini_32", "lvvit": "lvvit_mini_32",
+    "small-deit3": "deit3_mini_32",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_FAMILY)
+def test_a_recipe_trains_its_own_family(name):
+    """Three batches of an epoch, with its augmentation, mixing, objective and optimiser."""
+    how = RECIPES[name].changed(epochs=1, batch_size=4)
+    model = minicait.create_model(OF_FAMILY[name], num_classes=10)
+    loader = Loader(Shapes(12, 32), 4, True, transform=training(how.augmentation, 32), repeats=how.repeats, threads=0)
+    before, trainer = model.state_dict()["head.weight"].copy(), Trainer(model, how, threads=1)
+    (epoch,) = trainer.fit(loader, Loader(Shapes(8, 32, seed=1), 8))
+    assert np.isfinite(epoch.loss) and epoch.steps == 3 and trainer.first_not_finite() is None
+    assert not np.array_equal(model.state_dict()["head.weight"], before)
+    assert type(trainer.optimiser) is (Lamb if how.optimiser == "lamb" else AdamW)
+
+
+def test_what_the_papers_say():
+    """Rate at the peak, decay, epochs, batch; then what is special about each."""
+    table = {
+        "cait": (1e-3, 0.05, 400, 1024), "deit": (1e-3, 0.05, 300, 1024), "deit3": (3e-3, 0.02, 400, 2048),
+        "deit3-finetune": (1e-5, 0.1, 20, 512), "resmlp": (5e-3, 0.2, 400, 2048),
+        "patchconvnet": (3e-3, 0.01, 400, 2048), "lvvit": (1.6e-3, 0.05, 300, 1024),
+    }  # fmt: skip
+    for name, (lr, decay, epochs, batch) in table.items():
+        r = RECIPES[name]
+        assert r.peak_lr == pytest.approx(lr) and (r.weight_decay, r.epochs, r.batch_size) == (decay, epochs, batch)
+        by_lamb = name in ("deit3", "resmlp", "patchconvnet")
+        assert (r.optimiser, r.clip_norm) == (("lamb", 1.0) if by_lamb else ("adamw", None))
+        assert r.warmup_epochs == 5 and not r.constant_lr
+        assert (r.mixup, r.cutmix) == ((0, 0) if name == "lvvit" else (0.8, 1.0)) and r.mix_token == (name == "lvvit")
+        assert r.repeats == (1 if name in ("deit3-finetune", "lvvit") else 3)
+        assert r.label_smoothing == (0 if name == "deit3" else 0.1)
+        assert r.augmentation.erasing == (0 if name in ("deit3", "deit3-finetune", "patchconvnet") else 0.25)
+        assert r.ema_decay == {"cait": 0.99996, "deit": 0.99996, "lvvit": 0.99992}.get(name)
+        assert r.augmentation.rand_augment == (0 if name == "deit3" else 9)
+    deit3 = RECIPES["deit3"]
+    assert deit3.augmentation == Augmentation("resized", 0.08, 0.5, colour_jitter=0.3, three_augment=True)
+    assert (deit3.loss, deit3.bce_threshold) == ("bce", 0)
+    for name, model in OF_FAMILY.items():
+        if name in ("deit", "resmlp", "patchconvnet", "lvvit", "cait"):
+            assert RECIPES[name].crop_ratio == minicait.create_model(model).config.crop_ratio
+
+
+def test_settings_that_need_each_other_may_come_in_any_order():
+    settings = ["three_augment=true", "bce_threshold=0", "loss=bce", "rand_augment=0", "label_smoothing=0"]
+    for some in (settings, settings[::-1]):
+        got = with_settings(RECIPES["cait"], some)
+        assert (got.bce_threshold, got.loss, got.augmentation.three_augment) == (0, "bce", True)
+    with pytest.raises(ValueError, match="three_augment replaces rand_augment"):
+        with_settings(RECIPES["cait"], ["three_augment=true"])
+    with pytest.raises(ValueError, match="bce_threshold needs loss=bce, got cross_entropy"):
+        with_settings(RECIPES["cait"], ["bce_threshold=0"])
+    with pytest.raises(ValueError, match="so label_smoothing must be 0"):
+        with_settings(RECIPES["cait"], ["bce_threshold=0", "loss=bce"])
