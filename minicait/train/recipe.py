@@ -145,7 +145,7 @@ RECIPES: dict[str, Recipe] = {
         _SCHEDULED, epochs=20, batch_size=512, lr=1e-5, min_lr=1e-5, warmup_epochs=5, weight_decay=0.1, mixup=0.8,
         cutmix=1.0, augmentation=replace(_DEIT, erasing=0.0),
     ),
-    # ResMLP's (thesis, section 4.3). It leaves the rest to DeiT's; epochs and batch are those that its author gave later.
+    # ResMLP's (thesis, section 4.3), which leaves the rest to DeiT's; epochs and batch are what its author gave later
     "resmlp": replace(_LAMB, lr=5e-3, weight_decay=0.2, augmentation=_DEIT, crop_ratio=0.9),
     # PatchConvNet's (thesis, section 5.2.3), for its S models; wider ones have weight decay 0.05. The thesis clips
     # nothing, but the LAMB of its code clips at 1.

@@ -20,16 +20,16 @@ def trainer(seed=0, recipe=FULL, **options):
 class EnoughError(Exception): ...
 
 
-@pytest.fixture(scope="module")
-def whole():
+@pytest.fixture(scope="module", params=["adamw", "lamb"])
+def whole(request):
     """A run that nothing interrupted: its trainer and its epochs."""
-    made = trainer()
+    made = trainer(recipe=FULL.changed(optimiser=request.param))
     return made, made.fit(*loaders())
 
 
 @pytest.mark.parametrize("stop_after", [1, 5, 7, 10, 14])  # in accumulations and between them, and at ends of epochs
 def test_a_run_that_was_stopped_continues_to_the_bit(tmp_path, stop_after, whole):
-    first, second = trainer(), trainer(seed=9)
+    first, second = trainer(recipe=whole[0].recipe), trainer(seed=9, recipe=whole[0].recipe)
 
     def stop(loss):
         if first.batches == stop_after:
@@ -49,7 +49,7 @@ def test_a_run_that_was_stopped_continues_to_the_bit(tmp_path, stop_after, whole
 
 
 def test_a_run_that_was_stopped_in_its_evaluation_evaluates_again(tmp_path, whole, monkeypatch):
-    first, second = trainer(), trainer(seed=9)
+    first, second = trainer(recipe=whole[0].recipe), trainer(seed=9, recipe=whole[0].recipe)
 
     def stop(*args):
         save_checkpoint(first, tmp_path / "c.safetensors")
@@ -113,6 +113,7 @@ def test_checkpoints_that_do_not_fit_are_refused_and_change_nothing(tmp_path):
     for other, message in [
         (Trainer(small(depth=1), FULL), "is of another run: its config differs in depth"),
         (Trainer(small(), FULL.changed(lr=1.0, epochs=9)), "is of another run: its recipe differs in epochs, lr"),
+        (Trainer(small(), FULL.changed(optimiser="lamb")), "is of another run: its recipe differs in optimiser"),
     ]:
         own = state(other)
         with pytest.raises(ValueError, match=message):

@@ -22,11 +22,22 @@ def test_it_learns_a_batch_by_heart(name):
     assert (predict(trainer.model, images).argmax(1) == labels).all()
 
 
+@pytest.mark.parametrize("name", ["deit3", "resmlp", "patchconvnet"])
+def test_it_learns_by_lamb_as_its_paper_has_it(name):
+    """Weights grow by 2 % in a step at most, so it takes longer than by AdamW."""
+    images, labels = some_batches()[0]
+    trainer = Trainer(SMALL_MODELS[name](dim=24), Recipe(optimiser="lamb", lr=2e-2, clip_norm=1.0), threads=1)
+    losses = [trainer.step(images, labels) for _ in range(60)]
+    print(f"\n{name}: {losses[0]:.2f} to {losses[-1]:.2f}")
+    assert losses[-1] < 0.5 * losses[0]
+
+
 @FAMILY
-def test_the_same_bits_on_any_number_of_workers(name):
-    batches, results = some_batches(3), []
+@pytest.mark.parametrize("optimiser", ["adamw", "lamb"])
+def test_the_same_bits_on_any_number_of_workers(name, optimiser):
+    batches, results, recipe = some_batches(3), [], RECIPE.changed(optimiser=optimiser)
     for threads, processes in ((1, False), (3, False), (2, can_fork())):
-        trainer = Trainer(SMALL_MODELS[name](drop_path_rate=0.3), RECIPE, None, threads, 2, processes=processes)
+        trainer = Trainer(SMALL_MODELS[name](drop_path_rate=0.3), recipe, None, threads, 2, processes=processes)
         losses = [trainer.step(*batch) for batch in batches]
         trainer.close()
         results.append((losses, state(trainer)))

@@ -78,7 +78,13 @@ def test_soft_distillation(kind, formula, labels):
 
 @pytest.mark.parametrize(
     "objective",
-    [CrossEntropy(0.1), BinaryCrossEntropy(0.1), HardDistillation(CrossEntropy()), SoftDistillation(CrossEntropy())],
+    [
+        CrossEntropy(0.1),
+        BinaryCrossEntropy(0.1),
+        BinaryCrossEntropy(threshold=0.0),
+        HardDistillation(CrossEntropy()),
+        SoftDistillation(CrossEntropy()),
+    ],
     ids=lambda objective: type(objective).__name__,
 )
 def test_each_is_a_mean_over_samples(objective):
@@ -102,6 +108,7 @@ def test_a_recipe_chooses():
         Recipe(): CrossEntropy(0.0),
         Recipe(label_smoothing=0.1): CrossEntropy(0.1),
         Recipe(loss="bce", label_smoothing=0.1): BinaryCrossEntropy(0.1),
+        Recipe(loss="bce", bce_threshold=0.2, token_weight=2.0): BinaryCrossEntropy(0.0, 2.0, 0.2),
         Recipe(distillation="hard", distillation_weight=0.3): HardDistillation(CrossEntropy(), 0.3),
         Recipe(distillation="soft", temperature=2, loss="bce"): SoftDistillation(BinaryCrossEntropy(), 0.5, 2),
     }
