@@ -21,6 +21,7 @@ RANGES = {
     "weight_decay": (0, 1e3), "clip_norm": (1e-12, 1e12), "label_smoothing": (0, 1), "mixup": (0, 1e3),
     "cutmix": (0, 1e3), "repeats": (1, 1e3), "crop_ratio": (MIN_CROP_RATIO, 1), "ema_decay": (0, 1),
     "distillation_weight": (0, 1), "temperature": (1e-6, 1e6), "token_weight": (0, 1e3),
+    "relabel": (0, 1),
 }  # fmt: skip
 
 
@@ -42,6 +43,7 @@ class Recipe:
     loss: str = "cross_entropy"  # or "bce": every class by itself
     label_smoothing: float = 0.0
     token_weight: float = 0.5  # of the loss of the patches, if the model classifies each
+    relabel: float = 0.0  # share of the annotator's label of the crop in that of the image, if there are label maps
     mixup: float = 0.0
     cutmix: float = 0.0
     mix_token: bool = False  # exchange a box of tokens between images, if the model can
@@ -97,6 +99,11 @@ RECIPES: dict[str, Recipe] = {
     "small": replace(
         _SCHEDULED, epochs=30, batch_size=64, lr=1e-3, warmup_epochs=1, clip_norm=1.0, ema_decay=0.999,
         augmentation=_GENTLE,
+    ),
+    # the same for a model that classifies patches, such as lvvit_mini, with label maps of the photographs
+    "small-tokens": replace(
+        _SCHEDULED, epochs=30, batch_size=64, lr=1e-3, warmup_epochs=1, clip_norm=1.0, ema_decay=0.999,
+        augmentation=_GENTLE, mix_token=True,
     ),
     # many images no larger than the model's input, such as CIFAR's, for some ten epochs: too few to learn them by
     # heart, so all that makes learning harder is left out
