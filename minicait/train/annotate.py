@@ -1,8 +1,8 @@
 """Annotators: trained models that say what is in every cell of an image.
 
 A model that classifies patches, such as LV-ViT, has logits of every patch. A head that has only ever seen a class token
-(CaiT, DeiT) cannot be put on patches: nothing has taught patches to look like a class token. Such a model looks at
-windows instead, a part of the image at a time, and its logits of a window are those of the cell at the window's centre.
+(CaiT, DeiT) cannot be put on patches: nothing has taught patches to look like a class token. So any other model looks
+at windows, a part of the image at a time, and its logits of a window are those of the cell at the window's centre.
 
 Either way a map covers the whole image. A photograph is squashed to a square, and not cut to one, so that a crop is the
 same fractions of the map as of the image. Models know distorted images: random crops are distorted as much. A square
@@ -174,10 +174,10 @@ def annotate(
     part, size = LabelPart(path, annotator.description, names, annotator.cells), annotator.batch
     shape, report = (*annotator.cells, annotator.description.top), after_batch or (lambda done: None)
 
-    def append(count: int, where: Any = (), maps: Any = ((), ())) -> int:
-        """Add `count` maps; those that are not given are of images that cannot be read."""
+    def append(count: int, known: Any = slice(0), maps: Any = (np.nan, 0)) -> int:
+        """Add `count` maps, of which only some are known: the other images cannot be read."""
         logits, classes = np.full((count, *shape), np.nan, np.float16), np.zeros((count, *shape), np.uint16)
-        logits[where], classes[where] = maps
+        logits[known], classes[known] = maps
         part.append(logits, classes)
         return count
 
