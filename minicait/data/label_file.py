@@ -113,9 +113,9 @@ def open_label_file(path: str | Path) -> LabelFile:
     try:
         description = from_json(Description, json.loads(file.metadata[KEY]))
         _check_shapes(file, description)
-        images = file.read("images").tobytes().split(b"\0")
-        if len(images) != file.shapes["logits"][0]:
-            raise ValueError(f"it has {len(images):,} names of images for {file.shapes['logits'][0]:,} maps")
+        names, count = file.read("images").tobytes(), file.shapes["logits"][0]
+        if (named := names.count(b"\0") + 1) != count:
+            raise ValueError(f"it has {named:,} names of images for {count:,} maps")
         found = _hash(file.metadata[KEY], {name: file.blocks(name) for name in _KINDS}, file.shapes)
         if found != file.metadata.get("sha256"):
             raise ValueError("its content does not fit its hash")
@@ -123,7 +123,7 @@ def open_label_file(path: str | Path) -> LabelFile:
             raise ValueError(f"it has classes beyond its {len(description.classes):,}")
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path.name} is damaged: {shortened(str(error), 200)}") from error
-    return LabelFile(file, description, images, found)
+    return LabelFile(file, description, names.split(b"\0"), found)
 
 
 def _check_shapes(file: TensorFile, description: Description) -> None:

@@ -23,21 +23,20 @@ except ImportError:  # Windows
 class LabelPart:
     """The records of the first images, which the file at `path` is made of at the end.
 
-    Each record has a checksum: after a crash of the machine, it begins again at the first that is not whole. Beside the
-    part is a hash of all that its maps depend on; ValueError if it is of other images, or made otherwise.
+    At its start is a hash of all that the maps depend on; ValueError if it is of other images, or made otherwise. Each
+    record has a checksum of itself and its place: after a crash of the machine, it goes on at the first that is not
+    whole.
     """
 
     def __init__(self, path: Path, description: Description, images: Sequence[bytes], cells: tuple[int, int]) -> None:
         self.path, self.description, self.images = path, description, images
         shape = (*cells, description.top)
         self.record = np.dtype([("logits", "<f2", shape), ("classes", "<u2", shape), ("check", "<u4")])
+        self.count = 0
         self._part = Part(path)
         self._part.remove_links()
-        text = json.dumps([asdict(description), cells])
-        tag = f'"{hashlib.sha256(text.encode() + b"".join(images)).hexdigest()}"'
-        if self._part.length and self._part.tag != tag:
-            name = self._part.path
-            raise ValueError(f"{name} was begun with other images, weights or options; remove it to start again")
+        text = json.dumps([asdict(description), cells]).encode()
+        self._head = hashlib.sha256(b"\0".join([text, *images])).digest()
         self._file = self._part.open(append=True)
         if fcntl is not None:
             try:
@@ -47,19 +46,28 @@ class LabelPart:
                 raise ValueError(f"{self._part.path} is in use by another process; wait for it, or stop it") from None
             except OSError:  # a file system without locks
                 pass
-        self._part.tag = tag
+        with self._part.path.open("rb") as file:
+            found = file.read(len(self._head))
+        if not self._head.startswith(found):
+            self.close()
+            name = self._part.path
+            raise ValueError(f"{name} was begun with other images, weights or options; remove it to start again")
+        self._file.write(self._head[len(found) :])
+        self._file.flush()
 
     def keep(self, multiple: int) -> int:
         """Drop all behind the last whole record, and return the number of records, a multiple of this or all."""
         count = 0
         with self._part.path.open("rb") as file:
+            file.seek(len(self._head))
             while count < len(self.images) and len(record := file.read(self.record.itemsize)) == self.record.itemsize:
-                if zlib.crc32(record[:-4]) != int.from_bytes(record[-4:], "little"):
+                if zlib.crc32(record[:-4], count) != int.from_bytes(record[-4:], "little"):
                     break
                 count += 1
         if count < len(self.images):
             count -= count % multiple
-        self._file.truncate(count * self.record.itemsize)
+        self._file.truncate(len(self._head) + count * self.record.itemsize)
+        self.count = count
         return count
 
     def append(self, logits: np.ndarray, classes: np.ndarray) -> None:
@@ -67,13 +75,14 @@ class LabelPart:
         records = np.zeros(len(logits), self.record)
         records["logits"], records["classes"] = logits, classes
         for i, record in enumerate(records):
-            records["check"][i] = zlib.crc32(record.tobytes()[:-4])
+            records["check"][i] = zlib.crc32(record.tobytes()[:-4], self.count + i)
+        self.count += len(records)
         self._file.write(records.tobytes())
         self._file.flush()
 
     def finish(self) -> None:
         """Write the file, and remove the part."""
-        records = np.memmap(self._part.path, self.record, "r", shape=(len(self.images),))
+        records = np.memmap(self._part.path, self.record, "r", len(self._head), (len(self.images),))
         write_label_file(self.path, self.description, self.images, records["logits"], records["classes"])
         del records  # Windows removes no file that is mapped
         self.close()
