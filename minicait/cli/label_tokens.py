@@ -89,6 +89,8 @@ def _label(args: argparse.Namespace) -> int:
             file = annotate(images, annotator, args.out, args.skip_bad_images, progress)
     except BadImageError as error:
         raise BadImageError(f"{error}; --skip-bad-images skips such images") from error
+    if missing := file.without_map():
+        print(f"images that could not be read, and have no map: {missing:,}")
     print(printable(f"{progress.summary()}; label maps: {file.path}, see {write_label_picture(file, images)}"))
     return 0
 

@@ -90,6 +90,11 @@ class LabelFile:
         logits, classes = (self.file.read_rows(name, number, number + 1)[0] for name in ("logits", "classes"))
         return logits, classes
 
+    def without_map(self) -> int:
+        """Number of images that could not be read."""
+        blocks = self.file.blocks("logits")
+        return sum(int(np.isnan(block).any(axis=(1, 2, 3)).sum()) for block in blocks)
+
     def numbers(self, images: Sequence[bytes]) -> np.ndarray:
         """The number of each of these images here; ValueError if one is missing."""
         if images == self.images:
