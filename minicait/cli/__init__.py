@@ -1,4 +1,7 @@
-"""minicait train | eval | predict | explain | bench | models | weights | selftest; also as `python -m minicait`."""
+"""minicait train | eval | predict | explain | label-tokens | bench | models | weights | selftest.
+
+Also as `python -m minicait`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import argparse
 from collections.abc import Sequence
 
 from .. import __version__
-from . import bench, evaluate, explain, predict, selftest, train, weights
+from . import bench, evaluate, explain, label_tokens, predict, selftest, train, weights
 from .guard import guarded
 from .options import Parser
 
@@ -29,6 +32,6 @@ def parser() -> argparse.ArgumentParser:
     top = Parser("minicait", description=__doc__, epilog=EXAMPLES, formatter_class=raw)
     top.add_argument("--version", action="version", version=f"minicait {__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for module in (train, evaluate, predict, explain, bench, weights, selftest):
+    for module in (train, evaluate, predict, explain, label_tokens, bench, weights, selftest):
         module.add_to(commands)
     return top

@@ -39,6 +39,8 @@ def add_to(commands: Any) -> None:
         "an eighth of it; for shapes a quarter)")  # fmt: skip
     add("--weights", help=f"initial weights: a file, or published ones: {options.PUBLISHED}")
     add("--teacher", help="distil this model: a file, or published weights")
+    add("--token-labels", metavar="FILE", help="label maps from `minicait label-tokens`, for a model that classifies "
+        "patches: lvvit_mini, ...")  # fmt: skip
     data = parser.add_argument_group("data")
     options.add_data(data, Source.val_fraction)
     data.add_argument("--train-images", type=int, metavar="N",
@@ -133,7 +135,8 @@ def _plan(args: argparse.Namespace, seed: int) -> Plan:
         chosen = chosen.changed(epochs=60, augmentation=Augmentation(), repeats=1, **plain).changed(**sizes)
         data = replace(data, train_images=chosen.batch_size)
     weights, teacher = absolute(args.weights), absolute(args.teacher)
-    return Plan(chosen, data, model, args.img_size, patch, weights, teacher, args.overfit_one_batch)
+    labels = None if args.token_labels is None else str(Path(args.token_labels).resolve())
+    return Plan(chosen, data, model, args.img_size, patch, weights, teacher, args.overfit_one_batch, labels)
 
 
 def _model_name(short: str, data: str) -> str:
@@ -155,4 +158,5 @@ def _recipe_name(args: argparse.Namespace, config: Config) -> str:
     side = config.img_size[0]
     if side <= 32 and args.data not in NAMED:
         return "tiny-images"
-    return "small" if side <= 64 else "imagenette"
+    small = "small" if args.token_labels is None else "small-tokens"
+    return small if side <= 64 else "imagenette"

@@ -36,11 +36,15 @@ def resized_crop_box(
     return left, top, left + w, top + h
 
 
+def padded_crop_box(width: int, height: int, rng: np.random.Generator, padding: int) -> Box:
+    """Draw a box as large as the image, shifted by up to `padding` pixels along each axis; outside, a crop is black."""
+    top, left = (int(start) - padding for start in rng.integers(2 * padding + 1, size=2))
+    return left, top, left + width, top + height
+
+
 def padded_crop(image: Image.Image, rng: np.random.Generator, padding: int) -> Image.Image:
     """Shift an image by up to `padding` pixels along each axis and fill with black."""
-    top, left = (int(start) for start in rng.integers(2 * padding + 1, size=2))
-    left, top = left - padding, top - padding
-    return image.crop((left, top, left + image.width, top + image.height))
+    return image.crop(padded_crop_box(*image.size, rng, padding))
 
 
 def simple_crop(image: Image.Image, rng: np.random.Generator, side: int) -> Image.Image:
@@ -80,13 +84,19 @@ def check_crop_ratio(ratio: float) -> None:
 
 def centre_crop(image: Image.Image, side: int, ratio: float = 1.0) -> Image.Image:
     """Resize the shorter side to `side` / `ratio` pixels and cut out the central `side` x `side`."""
-    check_crop_ratio(ratio)
     if image.size == (side, side) and ratio == 1:
         return image
-    resized_side, shorter = math.floor(side / ratio), min(image.size)
-    width, height = (resized_side * length // shorter for length in image.size)
+    resized, box = centre_crop_box(*image.size, side, ratio)
+    return _resized_box(image, resized, box)
+
+
+def centre_crop_box(width: int, height: int, side: int, ratio: float = 1.0) -> tuple[tuple[int, int], Box]:
+    """Return the size that a centre crop resizes an image to, and the box that it cuts out of that."""
+    check_crop_ratio(ratio)
+    resized_side, shorter = math.floor(side / ratio), min(width, height)
+    width, height = (resized_side * length // shorter for length in (width, height))
     left, top = round((width - side) / 2), round((height - side) / 2)
-    return _resized_box(image, (width, height), (left, top, left + side, top + side))
+    return (width, height), (left, top, left + side, top + side)
 
 
 def _resized_box(image: Image.Image, resized: tuple[int, int], box: Box) -> Image.Image:

@@ -17,7 +17,8 @@ from autograd.random import Stream
 
 from ..machine import cpu_count, in_order
 from .picture import BadImageError, Picture, normalise
-from .transforms import Transform
+from .token_labels import LabelMaps
+from .transforms import Transform, View, Viewing
 
 MAX_BAD = 10_000  # images that are skipped, before the folder is taken for damaged
 CHUNK = 16  # images that a thread prepares at a time, at most
@@ -77,7 +78,8 @@ class Loader:
     In training, every epoch is shuffled anew and an incomplete last batch is dropped; in evaluation, every image comes
     once, in order. With `repeats`, each image of an epoch comes that many times, augmented differently, and the epoch
     keeps its length (repeated augmentation). Without a transform, images are only normalised. With threads=0, batches
-    are prepared on demand. With `numbered`, targets have the index of every image in the dataset, as "samples".
+    are prepared on demand. With `numbered`, targets have the index of every image in the dataset, as "samples". With
+    `label_maps`, they have labels of what the crop shows, as "token_labels" and "crop_labels".
 
     A damaged image is an error. With `skip_bad`, evaluation skips it and training replaces it by the next image; `bad`
     maps its index to the reason. `waited` counts the seconds that the consumer has waited for batches.
@@ -94,14 +96,18 @@ class Loader:
         threads: int | None = None,
         skip_bad: bool = False,
         numbered: bool = False,
+        label_maps: LabelMaps | None = None,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         if len(dataset) < (batch_size if training else 1):
             hint = f"batch_size must be at most {len(dataset)}" if len(dataset) else "the dataset is empty"
             raise ValueError(f"a batch of {batch_size} cannot be made from {len(dataset)} images: {hint}")
+        if label_maps is not None and not (transform is None or isinstance(transform, Viewing)):
+            raise ValueError("label_maps need a transform that tells what it cuts out, as minicait.data.training does")
         self.dataset, self.batch_size, self.training, self.seed = dataset, batch_size, training, seed
         self.transform, self.repeats, self.skip_bad, self.numbered = transform, repeats, skip_bad, numbered
+        self.label_maps = label_maps
         self.threads = cpu_count() if threads is None else threads
         self.bad: dict[int, str] = {}
         self.waited = 0.0
@@ -153,12 +159,11 @@ class Loader:
         for index in (int(order[(position + i) % len(order)]) for i in range(count)):
             try:
                 image, label = self.dataset[index]
-                targets = {"labels": label} | ({"samples": index} if self.numbered else {})
-                if self.transform is None:
-                    pixels = image if isinstance(image, np.ndarray) else np.asarray(image.decode())
-                    return Sample(normalise(pixels), targets)
-                picture = image if isinstance(image, Picture) else Picture(image)
-                return Sample(self.transform(picture, stream.at(sample=position).generator()), targets)
+                view = self._view(image, stream.at(sample=position))
+                targets: dict[str, Any] = {"labels": label} | ({"samples": index} if self.numbered else {})
+                if self.label_maps is not None:
+                    targets |= self.label_maps(index, view.box, view.flipped)
+                return Sample(view.pixels, targets)
             except BadImageError as error:
                 if not self.skip_bad:
                     raise
@@ -168,6 +173,15 @@ class Loader:
         if self.training:
             raise BadImageError("none of the images can be read")
         return None
+
+    def _view(self, image: Any, stream: Stream) -> View:
+        """The prepared image, and what it shows."""
+        if self.transform is None:
+            return View(normalise(image if isinstance(image, np.ndarray) else np.asarray(image.decode())))
+        picture = image if isinstance(image, Picture) else Picture(image)
+        if isinstance(self.transform, Viewing):
+            return self.transform.view(picture, stream.generator())
+        return View(self.transform(picture, stream.generator()))
 
 
 def _stacked(samples: list[Sample]) -> Batch:

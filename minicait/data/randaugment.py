@@ -6,7 +6,7 @@ always distorts more. In the original, some operations such as posterising went 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
@@ -25,9 +25,13 @@ def rand_augment(
     magnitude_std: float = 0.5,
     count: int = 2,
     probability: float = 0.5,
+    chosen_from: Mapping[str, Operation] | None = None,
 ) -> Image.Image:
-    """Draw `count` operations with replacement and apply each with `probability`, random magnitude and direction."""
-    operations = list(OPERATIONS.values())
+    """Draw `count` operations with replacement and apply each with `probability`, random magnitude and direction.
+
+    chosen_from  by default all of OPERATIONS
+    """
+    operations = list((OPERATIONS if chosen_from is None else chosen_from).values())
     for chosen in rng.integers(len(operations), size=count):
         if rng.random() < probability:
             drawn = min(max(rng.normal(magnitude, magnitude_std), 0.0), MAX_MAGNITUDE)
@@ -83,3 +87,5 @@ OPERATIONS: dict[str, Operation] = {  # in timm's order
     "TranslateX": lambda image, *strength: _affine(image, (1, 0, _signed(0.45, *strength) * image.width), (0, 1, 0)),
     "TranslateY": lambda image, *strength: _affine(image, (1, 0, 0), (0, 1, _signed(0.45, *strength) * image.height)),
 }
+GEOMETRIC = ("Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY")  # that move what is in the image
+IN_PLACE = {name: operation for name, operation in OPERATIONS.items() if name not in GEOMETRIC}

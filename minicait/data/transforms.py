@@ -4,18 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps
 
-from .crops import centre_crop, check_crop_ratio, colour_jitter, padded_crop, resized_crop_box, simple_crop
+from .crops import (
+    Box,
+    centre_crop,
+    centre_crop_box,
+    check_crop_ratio,
+    colour_jitter,
+    padded_crop_box,
+    resized_crop_box,
+    simple_crop,
+)
 from .erasing import random_erasing
 from .picture import MEAN, STD, Picture, normalise
-from .randaugment import rand_augment
+from .randaugment import IN_PLACE, OPERATIONS, rand_augment
 from .three_augment import three_augment
 
 Transform = Callable[[Picture, np.random.Generator | None], np.ndarray]
+Fractions = tuple[float, float, float, float]  # left, top, right, bottom, as fractions of the image's sides
+WHOLE: Fractions = (0.0, 0.0, 1.0, 1.0)
 CROPS = ("none", "padded", "resized", "simple")
+LABELLED_CROPS = ("none", "padded", "resized")  # whose box in the image is known, so that labels of places follow
+
+
+class View(NamedTuple):
+    """What a model sees of an image, and where in the image that is: at `box`, then mirrored if `flipped`."""
+
+    pixels: np.ndarray
+    box: Fractions = WHOLE  # may reach beyond the image, where a crop is black
+    flipped: bool = False
+
+
+class Viewing:
+    """A transform that can also tell what it has cut out: `view` returns a View, and a call its pixels."""
+
+    def __init__(self, view: Callable[[Picture, np.random.Generator | None], View]) -> None:
+        self.view = view
+
+    def __call__(self, picture: Picture, rng: np.random.Generator | None) -> np.ndarray:
+        return self.view(picture, rng).pixels
 
 
 @dataclass(frozen=True)
@@ -45,24 +76,34 @@ class Augmentation:
             raise ValueError("augmentation: three_augment replaces rand_augment; set one of them")
 
 
-def training(augmentation: Augmentation, side: int, crop_ratio: float = 1.0) -> Transform:
-    """Crop, flip, RandAugment or 3-Augment, colour jitter, normalisation, erasing: in the reference's order."""
-    check_crop_ratio(crop_ratio)
+def training(augmentation: Augmentation, side: int, crop_ratio: float = 1.0, token_labels: bool = False) -> Viewing:
+    """Crop, flip, RandAugment or 3-Augment, colour jitter, normalisation, erasing: in the reference's order.
 
-    def transform(picture: Picture, rng: np.random.Generator | None) -> np.ndarray:
+    token_labels  there are labels for places in the image, which follow crop and flip: RandAugment then does without
+                  operations that move what is in the image
+    """
+    check_crop_ratio(crop_ratio)
+    if token_labels and augmentation.crop not in LABELLED_CROPS:
+        known = ", ".join(LABELLED_CROPS)
+        raise ValueError(f"token labels cannot follow crop={augmentation.crop}; choose one of {known}")
+    operations = IN_PLACE if token_labels else OPERATIONS
+
+    def view(picture: Picture, rng: np.random.Generator | None) -> View:
         rng = np.random.default_rng() if rng is None else rng
         if augmentation.crop == "resized":
-            image = _resized_crop(picture, rng, side, augmentation.crop_scale)
+            image, box = _resized_crop(picture, rng, side, augmentation.crop_scale)
         elif augmentation.crop == "simple":
-            image = simple_crop(picture.decode(), rng, side)
+            image, box = simple_crop(picture.decode(), rng, side), WHOLE  # reflected at the border, so no box
         else:
-            image = centre_crop(picture.decode(), side, crop_ratio)
+            image, box = _centre_crop(picture.decode(), side, crop_ratio)
             if augmentation.crop == "padded":
-                image = padded_crop(image, rng, side // 8)
-        if augmentation.flip and rng.random() < augmentation.flip:
+                shifted = padded_crop_box(side, side, rng, side // 8)
+                image, box = image.crop(shifted), _within(box, _fractions(shifted, image.size))
+        flipped = augmentation.flip > 0 and rng.random() < augmentation.flip
+        if flipped:
             image = ImageOps.mirror(image)
         if augmentation.rand_augment:
-            image = rand_augment(image, rng, augmentation.rand_augment)
+            image = rand_augment(image, rng, augmentation.rand_augment, chosen_from=operations)
         if augmentation.three_augment:
             image = three_augment(image, rng)
         if augmentation.colour_jitter:
@@ -70,9 +111,9 @@ def training(augmentation: Augmentation, side: int, crop_ratio: float = 1.0) -> 
         pixels = normalise(np.asarray(image))
         if augmentation.erasing:
             random_erasing(pixels, rng, augmentation.erasing)
-        return pixels
+        return View(pixels, box, flipped)
 
-    return transform
+    return Viewing(view)
 
 
 def evaluation(
@@ -87,11 +128,32 @@ def evaluation(
     return transform
 
 
-def _resized_crop(picture: Picture, rng: np.random.Generator, side: int, min_scale: float) -> Image.Image:
+def _resized_crop(
+    picture: Picture, rng: np.random.Generator, side: int, min_scale: float
+) -> tuple[Image.Image, Fractions]:
     """Choose the crop before decoding, so that a JPEG is decoded only as finely as the crop needs."""
     box = resized_crop_box(*picture.size, rng, (min_scale, 1.0))
     image = picture.decode(shrink=min(box[2] - box[0], box[3] - box[1]) / side)
     scale = image.width / picture.size[0], image.height / picture.size[1]
     left, top, right, bottom = (round(edge * scale[i % 2]) for i, edge in enumerate(box))
-    part = image.crop((left, top, max(right, left + 1), max(bottom, top + 1)))
-    return part.resize((side, side), Image.Resampling.BICUBIC)
+    cut = left, top, max(right, left + 1), max(bottom, top + 1)
+    return image.crop(cut).resize((side, side), Image.Resampling.BICUBIC), _fractions(cut, image.size)
+
+
+def _centre_crop(image: Image.Image, side: int, ratio: float) -> tuple[Image.Image, Fractions]:
+    resized, box = centre_crop_box(*image.size, side, ratio)
+    return centre_crop(image, side, ratio), _fractions(box, resized)
+
+
+def _fractions(box: Box, size: tuple[int, int]) -> Fractions:
+    left, top, right, bottom = box
+    return left / size[0], top / size[1], right / size[0], bottom / size[1]
+
+
+def _within(outer: Fractions, inner: Fractions) -> Fractions:
+    """A box that is given as fractions of another one."""
+    width, height = outer[2] - outer[0], outer[3] - outer[1]
+    left, top, right, bottom = inner
+    return (
+        outer[0] + left * width, outer[1] + top * height, outer[0] + right * width, outer[1] + bottom * height
+    )  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -30,6 +30,7 @@ WRITTEN = {dtype: name for name, dtype in DTYPES.items() if name != "BF16"}  # N
 # bytes. The format allows 100 million, of which Python would make objects of 3 GB; 1,000 tensors need 100,000, and a
 # checkpoint of ours also has the loss of every batch in an epoch, for which this leaves room for 200,000
 MAX_HEADER = 5_000_000
+BLOCK = 1 << 24  # bytes that are read or written at a time, of an array that may be larger than memory
 
 
 @dataclass
@@ -45,11 +46,41 @@ class TensorFile:
         return {name: shape for name, (_, shape, _) in self.entries.items()}
 
     def read(self, name: str) -> np.ndarray:
-        dtype, shape, offset = self.entries[name]
+        return self._values(name, self.entries[name][1], 0)
+
+    def read_rows(self, name: str, start: int, stop: int) -> np.ndarray:
+        """Part of a tensor, along its first axis."""
+        _, (rows, *row), _ = self.entries[name]
+        start, stop = min(start, rows), min(stop, rows)
+        return self._values(name, (stop - start, *row), start * math.prod(row))
+
+    def blocks(self, name: str) -> Iterator[np.ndarray]:
+        """The parts of a tensor along its first axis, in order, each of some megabytes."""
+        dtype, (rows, *row), _ = self.entries[name]
+        size = block_rows(math.prod(row) * np.dtype(DTYPES[dtype]).itemsize)
+        return (self.read_rows(name, start, start + size) for start in range(0, rows, size))
+
+    def _values(self, name: str, shape: tuple[int, ...], skipped: int) -> np.ndarray:
+        dtype, _, offset = self.entries[name]
+        offset += skipped * np.dtype(DTYPES[dtype]).itemsize
         values = np.fromfile(self.path, DTYPES[dtype], math.prod(shape), offset=offset)
         if len(values) != math.prod(shape):
             raise ValueError(f"{self.path.name} is cut short: it ends before {name} does")
         return (from_bfloat16(values) if dtype == "BF16" else values).reshape(shape)
+
+
+def block_rows(row_bytes: int) -> int:
+    """Number of rows in a block."""
+    return max(1, BLOCK // max(1, row_bytes))
+
+
+def array_blocks(array: np.ndarray) -> Iterator[np.ndarray]:
+    """The parts of an array along its first axis, in order, each of some megabytes: it may be a memory map."""
+    if array.nbytes <= BLOCK:  # it may have no axis
+        yield array
+        return
+    size = block_rows(array.nbytes // len(array))
+    yield from (array[start : start + size] for start in range(0, len(array), size))
 
 
 def open_tensors(path: Path) -> TensorFile:
@@ -139,8 +170,9 @@ def write_tensors(
     with atomic(path, previous) as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name in order:
-            values = np.ascontiguousarray(arrays[name], dtypes[name]).reshape(-1)
-            file.write(values.view(np.uint8).data)
+            for block in array_blocks(arrays[name]):
+                values = np.ascontiguousarray(block, dtypes[name]).reshape(-1)
+                file.write(values.view(np.uint8).data)
 
 
 def from_bfloat16(halves: np.ndarray) -> np.ndarray:

@@ -125,6 +125,7 @@ class LVViT(Model):
     config_type: ClassVar[type[Config]] = LVViTConfig
     no_decay = frozenset({"pos_embed", "cls_token"})
     classifiers = ("head", "aux_head")
+    classifies_patches = True
     stem_modules = ("patch_embed", "mix_token")
 
     def __init__(

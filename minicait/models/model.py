@@ -173,16 +173,19 @@ class LazyTensor(NamedTuple):
 class Model(Module):
     """Images (B, 3, H, W) to logits (B, K). Subclasses define `outputs`, and set `config` first in `__init__`.
 
-    no_decay     parameters without weight decay, by the last part of their name; everything 1-d goes without, too
-    classifiers  names of layers and parameters that belong to classes, to be replaced for other classes; first the head
-    stem_modules names of the modules that couple samples, if `outputs(images)` is `trunk(stem(images))` and all of them
-                 are in `stem`: that runs on the whole batch, and `trunk` on micro-batches
+    no_decay           parameters without weight decay, by the last part of their name; everything 1-d goes without, too
+    classifiers        names of layers and parameters that belong to classes, to be replaced for other classes, the head
+                       first
+    classifies_patches True if `outputs` has logits of every patch
+    stem_modules       names of the modules that couple samples, if `outputs(images)` is `trunk(stem(images))` and all
+                       of them are in `stem`: that runs on the whole batch, and `trunk` on micro-batches
     """
 
     config: Any
     config_type: ClassVar[type[Config]]
     no_decay: ClassVar[frozenset[str]] = frozenset()
     classifiers: tuple[str, ...] = ("head",)
+    classifies_patches: ClassVar[bool] = False
     stem_modules: ClassVar[tuple[str, ...]] = ()
 
     def stem(self, images: Any) -> Tensor:

@@ -41,11 +41,22 @@ def first_lines(run: Run) -> str:
         "data": f"{run.images.name}, {len(run.classes)} classes, {model.img_size[0]} pixels, {counts}",
         "precision": PRECISIONS[plan.recipe.precision],
         "teacher": plan.teacher,
+        "token labels": token_labels_line(run),
         "recipe": ", ".join(f"{key} {value}" for key, value in changes(plan.recipe).items() if key != "precision")
         or "plain",
         "folder": run.path,
     }
     return "\n".join(f"{name}: {printable(line)}" for name, line in lines.items() if line is not None)
+
+
+def token_labels_line(run: Run) -> str | None:
+    """Where labels of the patches come from, and what they rule out."""
+    if run.label_maps is None:
+        return None
+    file, r = run.label_maps.file, run.plan.recipe
+    (rows, columns), annotator = file.cells, file.description.annotator
+    without = "; RandAugment does not rotate, shear or translate" if r.augmentation.rand_augment else ""
+    return f"{file.path}, {rows} x {columns} cells for each image, by {annotator}{without}"
 
 
 def device_line(device: str, threads: int | None = None) -> str:

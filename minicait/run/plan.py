@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..data.label_file import open_label_file
+from ..data.loader import Dataset
 from ..data.source import Source
+from ..data.token_labels import LabelMaps
 from ..files.pretrained import load_model, open_pretrained
 from ..models import Model, create_model, find_model
 from ..models.model import MAX_SIDE
@@ -18,10 +21,11 @@ from ..train.recipe import Recipe
 class Plan:
     """Saved as args.json.
 
-    model      name of a model; ignored if there are weights
-    weights    initial weights: a file, or the name of a published model; other classes get a new head
-    teacher    distil this model: a file or a name, as for weights
-    overfit    validate on the training images
+    model        name of a model; ignored if there are weights
+    weights      initial weights: a file, or the name of a published model; other classes get a new head
+    teacher      distil this model: a file or a name, as for weights
+    overfit      validate on the training images
+    token_labels file of label maps of the training images
     """
 
     recipe: Recipe
@@ -32,6 +36,7 @@ class Plan:
     weights: str | None = None
     teacher: str | None = None
     overfit: bool = False
+    token_labels: str | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, {"img_size": (1, MAX_SIDE), "patch_size": (1, MAX_SIDE)})
@@ -51,7 +56,21 @@ class Plan:
         known = open_pretrained(self.weights)[1].class_names
         return load_model(self.weights, self.img_size, classes, self.recipe.seed)[0], known == list(classes)
 
+    def label_maps(self, images: Dataset, model: Model) -> LabelMaps | None:
+        """The label maps of the training images, after a check that model and recipe can use them."""
+        r = self.recipe
+        if self.token_labels is None:
+            if r.relabel:
+                raise ValueError(f"relabel={r.relabel} needs token labels, from which labels of crops are made")
+            return None
+        if not model.classifies_patches:
+            name = type(model).__name__
+            raise ValueError(f"token labels need a model that classifies patches, such as LV-ViT, but this is a {name}")
+        if r.mixup or r.cutmix:
+            raise ValueError("token labels cannot be mixed by mixup and cutmix; set both to 0, and mix_token to true")
+        return LabelMaps(open_label_file(self.token_labels), images, model.grid)
+
 
 def absolute(weights: str | None) -> str | None:
-    """Make the path of a weights file absolute, so that a run resumes from any folder; names stay as they are."""
+    """Make the path of a file absolute, so that a run resumes from any folder; names stay as they are."""
     return str(Path(weights).resolve()) if weights is not None and Path(weights).is_file() else weights

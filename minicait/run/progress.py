@@ -16,12 +16,13 @@ from .journal import Row
 
 @dataclass(frozen=True)
 class Progress:
-    """Saved with each checkpoint. The first four entries are the run's identity."""
+    """Saved with each checkpoint. The first five entries are the run's identity."""
 
     version: str
     plan: dict[str, Any]
     images: str  # fingerprint
     teacher: str | None  # hash
+    token_labels: str | None  # hash
     rows: list[dict[str, Any]]
     best: float
     bad: list[dict[str, str]]  # for each loader, index and reason

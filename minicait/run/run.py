@@ -99,9 +99,11 @@ class Run:
         self.model, self.head_kept = (model, True) if model is not None else plan.initial_model(self.classes)
         machine = device, threads, micro_batch
         teacher = None if plan.teacher is None else Teacher(plan.teacher, self.model, self.classes, *machine)
-        augment, crop = training(r.augmentation, side, r.crop_ratio), evaluation(side, r.crop_ratio)
+        self.label_maps = maps = plan.label_maps(images.train, self.model)
+        augment = training(r.augmentation, side, r.crop_ratio, token_labels=maps is not None)
+        crop = evaluation(side, r.crop_ratio)
         self.loaders = self.train_loader, self.val_loader = (
-            Loader(images.train, r.batch_size, True, r.seed, augment, r.repeats, threads, skip_bad),
+            Loader(images.train, r.batch_size, True, r.seed, augment, r.repeats, threads, skip_bad, label_maps=maps),
             Loader(self.images.val, EVALUATION_BATCH, False, r.seed, crop, 1, threads, skip_bad),
         )
         self.memory = training_memory(self.model, r, micro_batch, None if teacher is None else teacher.model)
@@ -231,7 +233,8 @@ class Run:
         if progress.version != __version__:
             raise ValueError(f"{self.checkpoint} was written by version {progress.version}, this is {__version__}")
         names = {"plan": self.path / "args.json", "images": f"the images in {self.plan.data.data}",
-                 "teacher": f"the teacher {self.plan.teacher}"}  # fmt: skip
+                 "teacher": f"the teacher {self.plan.teacher}",
+                 "token_labels": f"the token labels {self.plan.token_labels}"}  # fmt: skip
         identity = self._identity()
         for key, name in names.items():
             if getattr(progress, key) != identity[key]:
@@ -250,4 +253,5 @@ class Run:
             "plan": json.loads(json.dumps(asdict(self.plan))),
             "images": self.images.fingerprint,
             "teacher": getattr(self.trainer.teacher, "hash", None),
+            "token_labels": None if self.label_maps is None else self.label_maps.file.hash,
         }

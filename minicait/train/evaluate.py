@@ -50,11 +50,11 @@ def predict(model: Module, images: Any, threads: int | None = None, micro_batch:
 
 def predicted_logits(model: Module, images: Any, threads: int | None, micro_batch: int | None = None) -> Array:
     """Logits on the model's device, the same bits for any number of threads."""
-    logits = list(_pieces(model, images, threads, micro_batch, lambda part: model(part).data))
+    logits = list(in_pieces(model, images, threads, micro_batch, lambda part: model(part).data))
     return logits[0] if len(logits) == 1 else array_module(logits[0]).concatenate(logits)
 
 
-def _pieces(
+def in_pieces(
     model: Module, images: Any, threads: int | None, micro_batch: int | None, work: Callable[[Any], Any]
 ) -> Iterator[Any]:
     """Yield work(micro-batch) in evaluation mode, in order. On a GPU the batch stays whole unless asked."""
@@ -126,7 +126,7 @@ def attention_inside(
         return image_maps(inside, outputs, model.config)[:1]
 
     maps = []
-    for found in _pieces(model, images, threads, micro_batch, look):
+    for found in in_pieces(model, images, threads, micro_batch, look):
         if not found:
             return None
         maps += found

@@ -4,7 +4,8 @@ An objective maps a model's `Outputs` and a dict of targets to the mean loss ove
 the samples on axis 0, so that a batch can be cut along it:
 
     labels        class indices (B,), or soft labels (B, K) after mixup
-    token_labels  the same for every patch, (B, N) or (B, N, K); by default, every patch has the label of its image
+    token_labels  the same for every patch, (B, N) or (B, N, K), such as a Loader with label maps adds; by default,
+                  every patch has the label of its image
     teacher       logits of a teacher (B, K), for distillation
 """
 

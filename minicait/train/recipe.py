@@ -20,7 +20,8 @@ RANGES = {
     "lr_for_batch": (1, 1e6), "warmup_epochs": (0, 1e6), "warmup_lr": (0, 1e3), "min_lr": (0, 1e3),
     "weight_decay": (0, 1e3), "clip_norm": (1e-12, 1e12), "label_smoothing": (0, 1), "mixup": (0, 1e3),
     "cutmix": (0, 1e3), "repeats": (1, 1e3), "crop_ratio": (MIN_CROP_RATIO, 1), "ema_decay": (0, 1),
-    "distillation_weight": (0, 1), "temperature": (1e-6, 1e6), "token_weight": (0, 1e3), "bce_threshold": (0, 0.99),
+    "distillation_weight": (0, 1), "temperature": (1e-6, 1e6), "token_weight": (0, 1e3), "relabel": (0, 1),
+    "bce_threshold": (0, 0.99),
 }  # fmt: skip
 
 
@@ -44,6 +45,7 @@ class Recipe:
     bce_threshold: float | None = None  # targets above it become 1 and others 0; DeiT III: 0
     label_smoothing: float = 0.0
     token_weight: float = 0.5  # of the loss of the patches, if the model classifies each
+    relabel: float = 0.0  # share of the annotator's label of the crop in that of the image, if there are label maps
     mixup: float = 0.0
     cutmix: float = 0.0
     mix_token: bool = False  # exchange a box of tokens between images, if the model can
@@ -110,6 +112,11 @@ RECIPES: dict[str, Recipe] = {
     "small": replace(
         _SCHEDULED, epochs=30, batch_size=64, lr=1e-3, warmup_epochs=1, clip_norm=1.0, ema_decay=0.999,
         augmentation=_GENTLE,
+    ),
+    # the same for a model that classifies patches, such as lvvit_mini, with label maps of the photographs
+    "small-tokens": replace(
+        _SCHEDULED, epochs=30, batch_size=64, lr=1e-3, warmup_epochs=1, clip_norm=1.0, ema_decay=0.999,
+        augmentation=_GENTLE, mix_token=True,
     ),
     # many images no larger than the model's input, such as CIFAR's, for some ten epochs: too few to learn them by
     # heart, so all that makes learning harder is left out

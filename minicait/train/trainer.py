@@ -138,6 +138,7 @@ class Trainer:
         targets = dict(targets) if isinstance(targets, Mapping) else {"labels": targets}
         if isinstance(self.model, Model) and "labels" in targets:
             check_classes("labels", targets["labels"], self.model.num_classes)  # before they go to a GPU
+            targets = self._relabelled(targets, self.model.num_classes)
             if isinstance(mix_token := getattr(self.model, "mix_token", None), MixToken):
                 mix_token.enabled = self.recipe.mix_token
             targets = self.model.targets(targets)
@@ -145,6 +146,17 @@ class Trainer:
             with ag.no_grad():
                 targets["teacher"] = as_tensor(self.teacher(images)).data
         return targets
+
+    def _relabelled(self, targets: dict[str, Any], classes: int) -> dict[str, Any]:
+        """Targets with the annotator's opinion of each crop as part of its label (re-labeling)."""
+        of_crops, share = targets.pop("crop_labels", None), np.float32(self.recipe.relabel)
+        if not share:
+            return targets
+        if of_crops is None:
+            raise ValueError("Trainer: relabel needs crop_labels among the targets, as a Loader with label maps has")
+        labels = targets["labels"]
+        own = one_hot(labels, classes) if labels.ndim == 1 else labels
+        return {**targets, "labels": (1 - share) * own + share * of_crops}
 
     def _accumulate(self, gradients: FlatArrays) -> FlatArrays:
         """Sum of the gradients of the batches that make up one update."""

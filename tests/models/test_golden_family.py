@@ -177,6 +177,27 @@ def test_mixed_labels_are_those_of_the_reference():
     assert close(np.where(inside, put_back[::-1], put_back).reshape(4, 24, 7), z["train_aux"], 1e-12)
 
 
+def test_losses_with_token_labels():
+    """Eqs. 6 and 7 with the weights of the paper and of the code, and re-labeling, in the terms of the reference."""
+    z = golden("lvvit_tiny")
+    model = mixing(lvvit(z), z["bbox"])
+    target = z["target"].swapaxes(1, 2)  # ground truth, class token, 24 tokens
+    outputs = model.outputs(z["input"].astype(np.float64))
+    labels, of_tokens = model.mix_token.labels(target[:, 1], model.grid, 7, target[:, 2:])
+    mixed = {"labels": labels, "token_labels": of_tokens}
+
+    def loss(weight, targets=mixed):
+        return CrossEntropy(token_weight=weight)(outputs, targets).item()
+
+    assert abs(loss(1.0) - z["loss"]) < 1e-12
+    assert abs(loss(0.5) - z["loss_dense_0.5"]) < 1e-12
+    assert abs(loss(0.0) - z["loss_cls_only"]) < 1e-12
+    assert abs(loss(1.0) - loss(0.0) - z["loss_dense_only"]) < 1e-12
+    assert abs(loss(0.0, {"labels": target[:, 1]}) - z["loss_relabel"]) < 1e-12  # of the class token alone, not mixed
+    not_mixed = {"labels": target[:, 1], "token_labels": of_tokens}
+    assert abs(loss(1.0, not_mixed) - z["loss_no_box"]) < 1e-12
+
+
 @pytest.mark.parametrize(("images", "box", "cls"), [(3, "bbox", "odd_train_cls"), (4, "empty_bbox", "empty_train_cls")])
 def test_an_image_that_is_its_own_partner_and_an_empty_box(images, box, cls):
     z = golden("lvvit_tiny")

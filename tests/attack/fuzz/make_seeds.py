@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image
 from safetensors.numpy import save
 
+from minicait.data.label_file import Description, write_label_file
 from minicait.files.weights import save_weights
 from minicait.models.cait import CaiT
 from minicait.run.plan import Plan
@@ -112,6 +113,17 @@ def weights() -> None:
     write("checkpoint/small.safetensors", join(parts))  # with its new hash, but not the model that it describes
 
 
+def labels() -> None:
+    """Label maps of patches, and by windows, with fewer classes than a cell can have."""
+    rng = np.random.default_rng(0)
+    for name, classes, window in (("patches", 7, None), ("windows", 3, 0.5)):
+        about = Description([f"class {i}" for i in range(classes)], "w.safetensors", "0" * 64, 16, window)
+        logits = rng.standard_normal((4, 2, 3, about.top)).astype(np.float16)
+        numbers = rng.integers(0, classes, logits.shape).astype(np.uint16)
+        names = [f"cat/{i}.jpg ({i} bytes)".encode() for i in range(4)]
+        write_label_file(SEEDS / f"labels/valid-{name}.safetensors", about, names, logits, numbers)
+
+
 def read_metadata(name: str) -> dict[str, str]:
     data = (SEEDS / name).read_bytes()
     return json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
@@ -201,7 +213,7 @@ def responses() -> None:
 
 
 if __name__ == "__main__":
-    for folder in ("safetensors", "checkpoint"):
+    for folder in ("safetensors", "checkpoint", "labels"):
         Path(SEEDS / folder).mkdir(parents=True, exist_ok=True)
-    for make in (weights, images, archives, texts, responses):
+    for make in (weights, labels, images, archives, texts, responses):
         make()

@@ -15,7 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from minicait.data.label_file import open_label_file
 from minicait.data.picture import Picture
+from minicait.data.token_labels import dense, labels_of_crop
 from minicait.data.transforms import evaluation
 from minicait.files import download, fetch
 from minicait.files.archive import extract
@@ -94,6 +96,18 @@ def checkpoint(path: Path) -> None:
     assert json.dumps(asdict(read.state), allow_nan=False)
     assert all(isinstance(array, np.ndarray) for array in read.arrays.values())
     read.model()
+
+
+def labels(path: Path) -> None:
+    file = open_label_file(path)
+    assert json.dumps(asdict(file.description), allow_nan=False)
+    for number in range(min(3, len(file.images))):
+        logits, numbers = file.read(number)
+        assert logits.shape == numbers.shape == (*file.cells, file.description.top)
+        if np.isfinite(logits).all():
+            scores = dense(logits, numbers, len(file.description.classes))
+            label = labels_of_crop(scores, (0.1, 0.2, 0.7, 0.5), True, (2, 2))
+            assert np.isfinite(label).all() and np.allclose(label.sum(-1), 1, atol=1e-3)
 
 
 def settings(path: Path) -> None:
@@ -190,6 +204,7 @@ READERS = {
         Reader("tgz", ".tgz", archive, wrappings.tgz, TAR),
         Reader("plan", "args.json", plan),
         Reader("checkpoint", ".safetensors", checkpoint, wrappings.safetensors),
+        Reader("labels", ".safetensors", labels, wrappings.safetensors),
         Reader("settings", ".txt", settings, wrappings.lines, SETTINGS),
         Reader("http", ".http", response, wrappings.lines, HTTP, (download.DownloadError,)),
         Reader("http-known", ".http", response_of_known_file, wrappings.lines, HTTP, (download.DownloadError,)),

@@ -14,6 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 
+CHECKPOINT, LABELS = "minicait_checkpoint", "minicait_token_labels"  # what their metadata are called
 Parts = tuple[list[bytes], Callable[[Sequence[bytes]], bytes]]
 
 
@@ -39,7 +40,7 @@ def zip_entries(data: bytes) -> Parts:
 
 
 def safetensors(data: bytes) -> Parts:
-    """The JSON of tensors, the metadata's values, and the bytes of all tensors; a checkpoint gets its new hash."""
+    """The JSON of tensors, the metadata's values, and the bytes of all tensors; a file with a hash gets its new one."""
     length = int.from_bytes(data[:8], "little")
     header, body = json.loads(data[8 : 8 + length]), data[8 + length :]
     metadata = header.pop("__metadata__", {})
@@ -50,7 +51,8 @@ def safetensors(data: bytes) -> Parts:
         try:
             changed = json.loads(parts[0])
             if "sha256" in metadata:
-                values["sha256"] = _checkpoint_hash(values["minicait_checkpoint"], changed, parts[-1])
+                own = _labels_hash if LABELS in values else _checkpoint_hash
+                values["sha256"] = own(values[LABELS if LABELS in values else CHECKPOINT], changed, parts[-1])
             text = json.dumps({"__metadata__": values, **changed}).encode()
         except Exception:  # whatever it is now, it is not a header of tensors
             text = parts[0]
@@ -66,6 +68,16 @@ def _checkpoint_hash(text: str, header: dict, body: bytes) -> str:
     for name in sorted(header):
         first, last = header[name]["data_offsets"]
         total.update(f"{name} float32 {tuple(header[name]['shape'])}".encode())
+        total.update(body[first:last])
+    return total.hexdigest()
+
+
+def _labels_hash(text: str, header: dict, body: bytes) -> str:
+    """As data/label_file.py computes it."""
+    total = hashlib.sha256(text.encode())
+    for name, dtype in (("logits", "F16"), ("classes", "U16"), ("images", "U8")):
+        first, last = header[name]["data_offsets"]
+        total.update(f"{name} {dtype} {tuple(header[name]['shape'])}".encode())
         total.update(body[first:last])
     return total.hexdigest()
 
