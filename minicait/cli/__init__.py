@@ -1,4 +1,4 @@
-"""minicait train | eval | predict | explain | bench | models | weights | selftest; also as `python -m minicait`."""
+"""minicait train | eval | predict | retrieve | explain | bench | models | weights | selftest, or python -m minicait."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from .. import __version__
-from . import bench, evaluate, explain, predict, selftest, train, weights
+from . import bench, evaluate, explain, predict, retrieve, selftest, train, weights
 from .guard import guarded
 from .options import Parser
 
@@ -29,6 +29,6 @@ def parser() -> argparse.ArgumentParser:
     top = Parser("minicait", description=__doc__, epilog=EXAMPLES, formatter_class=raw)
     top.add_argument("--version", action="version", version=f"minicait {__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for module in (train, evaluate, predict, explain, bench, weights, selftest):
+    for module in (train, evaluate, predict, retrieve, explain, bench, weights, selftest):
         module.add_to(commands)
     return top

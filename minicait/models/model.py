@@ -219,11 +219,14 @@ class Model(Module):
         return self.evaluated(self.outputs(images))
 
     def embed(self, images: Any) -> Tensor:
-        """Vectors of length one (B, d), to compare images by: the features."""
-        features = self.outputs(images).features
-        if features is None:
+        """Vectors of length one (B, d), to compare images by."""
+        return self.embedding(self.outputs(images))
+
+    def embedding(self, outputs: Outputs) -> Tensor:
+        """The same, from outputs: the features."""
+        if outputs.features is None:
             raise ValueError(f"{type(self).__name__} ({self.describe()}) has no features to compare images by")
-        return normalised(features)
+        return normalised(outputs.features)
 
     @property
     def body(self) -> Model:

@@ -52,6 +52,6 @@ class Plan:
         return load_model(self.weights, self.img_size, classes, self.recipe.seed)[0], known == list(classes)
 
 
-def absolute(weights: str | None) -> str | None:
-    """Make the path of a weights file absolute, so that a run resumes from any folder; names stay as they are."""
-    return str(Path(weights).resolve()) if weights is not None and Path(weights).is_file() else weights
+def absolute(file: str | None) -> str | None:
+    """Make the path of a file absolute, so that a run resumes from any folder; names stay as they are."""
+    return str(Path(file).resolve()) if file is not None and Path(file).is_file() else file

@@ -50,12 +50,12 @@ def predict(model: Module, images: Any, threads: int | None = None, micro_batch:
 
 def predicted_logits(model: Module, images: Any, threads: int | None, micro_batch: int | None = None) -> Array:
     """Logits on the model's device, the same bits for any number of threads."""
-    return _joined(_pieces(model, images, threads, micro_batch, lambda part: model(part).data))
+    return _joined(pieces(model, images, threads, micro_batch, lambda part: model(part).data))
 
 
 def embedded(model: Model, images: Any, threads: int | None = None, micro_batch: int | None = None) -> Array:
     """Embeddings (B, d) in evaluation mode on the model's device, the same bits for any number of threads."""
-    return _joined(_pieces(model, images, threads, micro_batch, lambda part: model.embed(part).data))
+    return _joined(pieces(model, images, threads, micro_batch, lambda part: model.embed(part).data))
 
 
 def _joined(pieces: Iterable[Array]) -> Array:
@@ -63,7 +63,7 @@ def _joined(pieces: Iterable[Array]) -> Array:
     return array_module(first).concatenate([first, *others]) if others else first
 
 
-def _pieces(
+def pieces(
     model: Module, images: Any, threads: int | None, micro_batch: int | None, work: Callable[[Any], Any]
 ) -> Iterator[Any]:
     """Yield work(micro-batch) in evaluation mode, in order. On a GPU the batch stays whole unless asked."""
@@ -135,7 +135,7 @@ def attention_inside(
         return image_maps(inside, outputs, model.config)[:1]
 
     maps = []
-    for found in _pieces(model, images, threads, micro_batch, look):
+    for found in pieces(model, images, threads, micro_batch, look):
         if not found:
             return None
         maps += found
