@@ -1,4 +1,4 @@
-"""minicait train | eval | predict | explain | label-tokens | bench | models | weights | selftest.
+"""minicait train | eval | predict | retrieve | explain | label-tokens | bench | models | weights | selftest.
 
 Also as `python -m minicait`.
 """
@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Sequence
 
 from .. import __version__
-from . import bench, evaluate, explain, label_tokens, predict, selftest, train, weights
+from . import bench, evaluate, explain, label_tokens, predict, retrieve, selftest, train, weights
 from .guard import guarded
 from .options import Parser
 
@@ -32,6 +32,6 @@ def parser() -> argparse.ArgumentParser:
     top = Parser("minicait", description=__doc__, epilog=EXAMPLES, formatter_class=raw)
     top.add_argument("--version", action="version", version=f"minicait {__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for module in (train, evaluate, predict, explain, label_tokens, bench, weights, selftest):
+    for module in (train, evaluate, predict, retrieve, explain, label_tokens, bench, weights, selftest):
         module.add_to(commands)
     return top

@@ -8,8 +8,10 @@ from typing import Any, NoReturn
 
 from autograd import cuda
 
+from ..data.groups import COLOURS, GROUPS
 from ..data.source import Source
 from ..machine import cpu_count
+from ..run.plan import absolute
 from ..text import printable
 from ..train.recipe import PRODUCTS
 
@@ -44,6 +46,11 @@ def add_data(group: Any, val_fraction: float | None) -> None:
     add("--val-fraction", type=float, default=val_fraction, metavar="F",
         help=f"share of a folder without val/ that is for validation (default: {share})")  # fmt: skip
     add("--val-images", type=int, metavar="N", help="use at most N validation images (default: all, or 500 shapes)")
+    add(
+        "--groups",
+        metavar="NAME",
+        help=f"coarser classes: {', '.join([*GROUPS, COLOURS])}, or a JSON file with the classes of each group",
+    )
     add("--difficulty", default=Source.difficulty, help="easy, medium or hard shapes (default: %(default)s)")
     add("--keep-side", type=int, metavar="N", help="keep images in memory, those for training shrunk to N pixels")
 
@@ -68,6 +75,7 @@ def add_precision(group: Any) -> None:
 
 def source(args: argparse.Namespace, **more: Any) -> Source:
     own = {"val_images": args.val_images, "val_fraction": args.val_fraction, "keep_side": args.keep_side}
+    own["groups"] = absolute(args.groups)
     return Source(args.data, args.difficulty, **own, **more)
 
 

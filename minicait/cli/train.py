@@ -11,7 +11,9 @@ import numpy as np
 
 from ..data.source import NAMED, Source
 from ..data.transforms import Augmentation
+from ..files.pretrained import open_pretrained
 from ..models import FAMILIES, Config, find_model, list_models
+from ..models.grafit import GrafitConfig
 from ..run.console import next_commands
 from ..run.plan import Plan, absolute
 from ..run.run import new_run, resume_run
@@ -22,6 +24,7 @@ from . import options
 EXAMPLES = """examples:
   minicait train --data photos                      the tiny preset on your own images
   minicait train --data photos --preset resmlp_mini another family
+  minicait train --data cifar10 --groups cifar10 --preset grafit_deit_mini_32   coarse labels, for `retrieve`
   minicait train --data photos --weights cait_xxs24_224 --recipe transfer       start from published weights
   minicait train --data imagenette --preset small --img-size 64 --epochs 20
   minicait train --resume runs/photos-tiny-1        resume a run that was stopped
@@ -132,7 +135,8 @@ def _plan(args: argparse.Namespace, seed: int) -> Plan:
         data = replace(data, train_images=4 * chosen.batch_size, val_images=20)
     if args.overfit_one_batch:
         plain = {"label_smoothing": 0.0, "mixup": 0.0, "cutmix": 0.0, "weight_decay": 0.0, "constant_lr": True}
-        chosen = chosen.changed(epochs=60, augmentation=Augmentation(), repeats=1, **plain).changed(**sizes)
+        views = chosen.repeats if chosen.loss == "neighbours" else 1
+        chosen = chosen.changed(epochs=60, augmentation=Augmentation(), repeats=views, **plain).changed(**sizes)
         data = replace(data, train_images=chosen.batch_size)
     weights, teacher = absolute(args.weights), absolute(args.teacher)
     labels = None if args.token_labels is None else str(Path(args.token_labels).resolve())
@@ -151,6 +155,9 @@ def _model_name(short: str, data: str) -> str:
 
 
 def _recipe_name(args: argparse.Namespace, config: Config) -> str:
+    config = config if args.weights is None else open_pretrained(args.weights)[1].config
+    if isinstance(config, GrafitConfig):
+        return "small-grafit"
     if args.weights is not None:
         return "transfer"
     if args.data == "shapes":

@@ -79,7 +79,7 @@ def _preset(file: WeightFile) -> str | None:
         info = file.info or recognised(file)
     except ValueError:
         return None
-    unknown = {"num_classes": 1, "drop_path_rate": 0.0, "layer_scale": None}  # not visible in shapes
+    unknown = {"num_classes": 1, "drop_path_rate": 0.0, "layer_scale": None, "memory": 0}  # not of the preset
     wanted, presets = info.config.to_json() | unknown, family_named(info.family).presets
     return next((name for name, config in presets.items() if config.to_json() | unknown == wanted), None)
 

@@ -1,6 +1,7 @@
 """From images to batches.
 
 source      the images of a run: `shapes` are drawn on the fly, `imagenette` is downloaded, `folder` holds your own
+groups      coarse labels and fine ones
 picture     image files of six `formats`, decoded to upright RGB
 transforms  crops, `randaugment` or `three_augment`, and `erasing` for training; a centre crop for evaluation
 loader      batches, prepared on threads; `mixing` applies mixup and cutmix to one
@@ -8,6 +9,7 @@ imagenet    ImageNet's class names
 """
 
 from .folder import ImageFolder, train_and_val
+from .groups import GROUPS, Grouped, find_groups, fine_labels
 from .imagenet import imagenet_classes
 from .imagenette import imagenette
 from .loader import InMemory, Loader
@@ -18,6 +20,7 @@ from .source import Source
 from .transforms import Augmentation, evaluation, training
 
 __all__ = [
-    "Augmentation", "BadImageError", "ImageFolder", "InMemory", "Loader", "Picture", "Shapes", "Source", "evaluation",
-    "imagenet_classes", "imagenette", "mix", "one_hot", "train_and_val", "training",
+    "GROUPS", "Augmentation", "BadImageError", "Grouped", "ImageFolder", "InMemory", "Loader", "Picture", "Shapes",
+    "Source", "evaluation", "find_groups", "fine_labels", "imagenet_classes", "imagenette", "mix", "one_hot",
+    "train_and_val", "training",
 ]  # fmt: skip

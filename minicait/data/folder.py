@@ -2,6 +2,8 @@
 
 photos/train/cat/*.jpg   photos/val/cat/*.jpg        or        photos/cat/*.jpg
 photos/train/dog/*.jpg   photos/val/dog/*.jpg                  photos/dog/*.jpg
+
+Folders inside a class do not matter for training; they are fine labels (see `groups`): photos/dog/poodle/*.jpg.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 from .imagenet import imagenet_names
@@ -33,6 +36,26 @@ class ImageFolder:
     def __getitem__(self, index: int) -> tuple[Picture, int]:
         path, label = self.samples[index]
         return Picture(path), label
+
+    def label(self, index: int) -> int:
+        return self.samples[index][1]
+
+    @cached_property
+    def _fine(self) -> list[str]:
+        """For every image, its class and the folders below it."""
+        folders = [path.relative_to(self.root).parts[1:-1] for path, _ in self.samples]
+        return ["/".join([self.classes[label], *own]) for own, (_, label) in zip(folders, self.samples, strict=True)]
+
+    @cached_property
+    def fine_classes(self) -> list[str]:
+        return sorted(set(self._fine))
+
+    @cached_property
+    def _fine_numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.fine_classes)}
+
+    def fine(self, index: int) -> int:
+        return self._fine_numbers[self._fine[index]]
 
     def first(self, count: int | None) -> ImageFolder:
         """Return a class-balanced subset of `count` images, chosen by a hash of their paths; None means all."""

@@ -2,7 +2,7 @@
 
 Image i of a seed is always the same. Size, position, angle and colours are independent of the class, so a linear
 classifier, which weighs single pixels, learns little. Every image comes with the mask of its object, to measure how
-much of the attention falls on it.
+much of the attention falls on it. Objects may be drawn in four named colours, which are fine labels then (`groups`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from autograd.random import Stream
 
 CLASSES = ("circle", "ring", "triangle", "square", "bar", "star", "plus", "heart", "crescent", "arrow")
 DIFFICULTIES = ("easy", "medium", "hard")
+COLOURS = {"red": (250, 20, 20), "green": (10, 240, 30), "blue": (30, 60, 255), "yellow": (250, 240, 10)}
+_SHADE = 15  # largest difference from a named colour, in every channel
 _SUPERSAMPLING = 4  # objects are drawn at four times the size and scaled down, for smooth edges
 _BACKGROUND = {"easy": (20, 90), "medium": (60, 195), "hard": (60, 195)}  # base colour
 _COLOUR = {"easy": (160, 255), "medium": (0, 255), "hard": (0, 255)}  # of the object
@@ -26,16 +28,21 @@ _ROTATION = {"easy": math.pi / 12, "medium": math.pi / 4, "hard": math.pi}  # at
 
 
 class Shapes:
-    """A dataset: `shapes[i]` is (image, label) with image uint8 (size, size, 3); `shapes.mask(i)` is boolean."""
+    """A dataset: `shapes[i]` is (image, label) with image uint8 (size, size, 3); `shapes.mask(i)` is boolean.
+
+    coloured  objects are red, green, blue or yellow, and fine labels are form and colour
+    """
 
     classes = CLASSES
 
-    def __init__(self, count: int, size: int = 32, seed: int = 0, difficulty: str = "medium") -> None:
+    def __init__(
+        self, count: int, size: int = 32, seed: int = 0, difficulty: str = "medium", coloured: bool = False
+    ) -> None:
         if difficulty not in DIFFICULTIES:
             raise ValueError(f"shapes: difficulty must be one of {', '.join(DIFFICULTIES)}, got {difficulty!r}")
         if count < 1 or size < 8:
             raise ValueError(f"shapes: needs at least 1 image of at least 8 pixels, got {count} of {size}")
-        self.count, self.size, self.seed, self.difficulty = count, size, seed, difficulty
+        self.count, self.size, self.seed, self.difficulty, self.coloured = count, size, seed, difficulty, coloured
 
     def __len__(self) -> int:
         return self.count
@@ -47,18 +54,37 @@ class Shapes:
     def mask(self, index: int) -> np.ndarray:
         return self.render(index)[1]
 
+    def label(self, index: int) -> int:
+        return int(self._stream(index).generator().integers(len(CLASSES)))  # the first that `render` draws
+
+    @property
+    def fine_classes(self) -> list[str]:
+        return [f"{colour} {form}" for form in CLASSES for colour in COLOURS] if self.coloured else list(CLASSES)
+
+    def fine(self, index: int) -> int:
+        return self.label(index) * len(COLOURS) + self._shade(index)[0] if self.coloured else self.label(index)
+
     def render(self, index: int) -> tuple[np.ndarray, np.ndarray, int]:
         """Return image, mask and label."""
         if not 0 <= index < self.count:
             raise IndexError(f"shapes: index {index} is out of range for {self.count} images")
-        rng = Stream(self.seed, f"shapes/{self.difficulty}", sample=index).generator()
+        rng = self._stream(index).generator()
         label = int(rng.integers(len(CLASSES)))
         background = self._background(rng)
         alpha = self._object(rng, CLASSES[label])[..., None]
-        colour = self._colour(rng, background)
+        colour = self._shade(index)[1] if self.coloured else self._colour(rng, background)
         texture = rng.normal(0, _TEXTURE[self.difficulty] / 3, background.shape)
         image = background * (1 - alpha) + (colour + texture) * alpha
         return np.clip(image, 0, 255).astype(np.uint8), alpha[..., 0] > 0.5, label
+
+    def _stream(self, index: int) -> Stream:
+        return Stream(self.seed, f"shapes/{self.difficulty}", sample=index)
+
+    def _shade(self, index: int) -> tuple[int, np.ndarray]:
+        """Draw one of the named colours, and a shade of it."""
+        rng = self._stream(index).named("colour").generator()
+        number = int(rng.integers(len(COLOURS)))
+        return number, np.array(list(COLOURS.values())[number]) + rng.uniform(-_SHADE, _SHADE, 3)
 
     def _background(self, rng: np.random.Generator) -> np.ndarray:
         """Draw a base colour with waves in random directions, and noise."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from ..schema import check_fields
 from .crops import centre_crop, shrink
 from .folder import train_and_val
+from .groups import COLOURS, Grouped, find_groups
 from .imagenette import imagenette
 from .loader import Dataset, InMemory
 from .shapes import Shapes
@@ -29,6 +30,7 @@ class Source:
     val_images: int | None = None  # at most; None: all, or 500 shapes
     val_fraction: float | None = 0.1  # held out of a folder without val/; None: nothing, see train_and_val
     keep_side: int | None = None  # keep images in memory, those for training shrunk to this side
+    groups: str | None = None  # coarser classes: a name or a file (see `groups`), or "colours" for coloured shapes
 
     def __post_init__(self) -> None:
         check_fields(self, {"train_images": (1, MAX_IMAGES), "val_images": (1, MAX_IMAGES), "keep_side": (1, 1e5)})
@@ -44,22 +46,36 @@ class Source:
         """Open the datasets for a model that takes images of `side` pixels; shapes are drawn at that size."""
         if self.keep_side is not None and self.keep_side < side:
             raise ValueError(f"keep_side={self.keep_side} is smaller than the {side} pixels that the model takes")
+        groups = None if self.groups in (None, COLOURS) else find_groups(str(self.groups))
+        train, val, name, fingerprint = self._shapes(side, seed) if self.data == "shapes" else self._folder()
+        if self.groups is not None:
+            name += f", grouped by {self.groups}"
+        if groups is not None:
+            train, val, fingerprint = Grouped(train, groups), Grouped(val, groups), f"{fingerprint} {dict(groups)}"
         if self.data == "shapes":
-            drawn = Shapes(self.train_images or 6000, side, seed, self.difficulty)
-            unseen = Shapes(self.val_images or 500, side, seed + 1_000_003, self.difficulty)
-            return Images(InMemory(drawn), InMemory(unseen), f"shapes ({self.difficulty})", str(asdict(self)))
+            return Images(InMemory(train), InMemory(val), name, fingerprint)
+        if self.keep_side is None:
+            return Images(train, val, name, fingerprint)
+        kept = InMemory(train, partial(shrink, side=self.keep_side))
+        if crop_ratio != 1:  # evaluation crops from a larger image
+            return Images(kept, val, name, fingerprint)
+        return Images(kept, InMemory(val, partial(centre_crop, side=side)), name, fingerprint)
+
+    def _shapes(self, side: int, seed: int) -> Images:
+        counts, seeds = (self.train_images or 6000, self.val_images or 500), (seed, seed + 1_000_003)
+        coloured = self.groups == COLOURS
+        drawn = [Shapes(n, side, s, self.difficulty, coloured) for n, s in zip(counts, seeds, strict=True)]
+        return Images(drawn[0], drawn[1], f"shapes ({self.difficulty})", str(asdict(self)))
+
+    def _folder(self) -> Images:
+        if self.groups == COLOURS:
+            raise ValueError(f"groups {COLOURS} are for shapes, which are drawn in colours, not for {self.data}")
         root = Path(self.data)
         if self.data in NAMED:
             root = imagenette(self.data.partition("-")[2] or "160")
         train, val = train_and_val(root, self.val_fraction)
         train, val = train.first(self.train_images), val.first(self.val_images)
-        fingerprint = f"{train.fingerprint()} {val.fingerprint()}"
-        if self.keep_side is None:
-            return Images(train, val, self.data, fingerprint)
-        kept = InMemory(train, partial(shrink, side=self.keep_side))
-        if crop_ratio != 1:  # evaluation crops from a larger image
-            return Images(kept, val, self.data, fingerprint)
-        return Images(kept, InMemory(val, partial(centre_crop, side=side)), self.data, fingerprint)
+        return Images(train, val, self.data, f"{train.fingerprint()} {val.fingerprint()}")
 
 
 class Images(NamedTuple):

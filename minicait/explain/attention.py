@@ -23,7 +23,7 @@ SHARE = 0.95  # of the patches that a scale covers in the blocks' self-attention
 
 def recorded(model: Model, images: np.ndarray) -> tuple[Record, Outputs]:
     """A forward pass in evaluation mode."""
-    with ag.no_grad(), evaluation_mode(model), record(model) as inside:
+    with ag.no_grad(), evaluation_mode(model), record(model.body) as inside:
         return inside, model.outputs(images)
 
 

@@ -119,7 +119,7 @@ def look(
     second = {} if outputs.distilled is None else token_rows(inside, model.config, token=1)
     tokens, distillation = (_stack([row[0] for row in rows.values()], (1, 1 + patches)) for rows in (first, second))
     by_class, best = class_maps(inside, outputs, model.config), np.argsort(-logits, kind="stable")[:SHOWN_CLASSES]
-    modules = dict(model.named_modules())
+    modules = dict(model.body.named_modules())
     linear = [m.weight.numpy() for name in inside.residual if isinstance(m := modules[name], TokenLinear)]
     across = [weight for weight in linear if weight.shape == (patches, patches)]
     gather = [weight[0, 1:] for weight in linear if weight.shape == (1, 1 + patches)]

@@ -6,6 +6,7 @@ deit3         DeiT III: DeiT with LayerScale
 resmlp        ResMLP: linear layers along patches and along channels
 patchconvnet  PatchConvNet: depthwise convolutions, and class attention as pooling
 lvvit         LV-ViT: a convolutional stem, and a class for every patch
+grafit        Grafit: one of the others without its classifier, images compared by their embeddings
 variants      what CaiT was compared with
 maps          where a model looks, whatever its family
 transformer, positions, recognise, cost    what several of them share
@@ -16,12 +17,13 @@ from __future__ import annotations
 import difflib
 import fnmatch
 
-from . import cait, deit, deit3, lvvit, patchconvnet, resmlp
+from . import cait, deit, deit3, grafit, lvvit, patchconvnet, resmlp
 from .cost import Cost
 from .model import Config, Family, Model, Outputs, Published, check_fits, outputs_of
 
 FAMILIES: tuple[Family, ...] = (
     cait.FAMILY, deit.FAMILY, deit3.FAMILY, resmlp.FAMILY, patchconvnet.FAMILY, lvvit.FAMILY,
+    grafit.FAMILY,
 )  # fmt: skip
 
 __all__ = [

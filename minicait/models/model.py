@@ -11,9 +11,9 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from autograd import Tensor
-from autograd.backend import constant
+from autograd.backend import Array, constant
 
-from ..nn import Module
+from ..nn import Module, normalised
 from ..nn.layers import shapes_only
 from .cost import Cost
 
@@ -28,7 +28,8 @@ class Outputs(NamedTuple):
     logits: Tensor  # (B, K): what one evaluates; of a model in training, what learns from the labels
     distilled: Tensor | None = None  # (B, K): the second head of DeiT
     tokens: Tensor | None = None  # (B, N, K): LV-ViT's class for every patch
-    features: Tensor | None = None  # (B, d): what Grafit projects
+    features: Tensor | None = None  # (B, d): what Grafit projects; of Grafit itself, the embedding
+    predicted: Tensor | None = None  # (B, d): Grafit's prediction of the embedding of another view
 
 
 def _integer(value: Any) -> int:
@@ -128,6 +129,11 @@ class Config:
         """Number of layers, for tables."""
         return str(self.depth)
 
+    @property
+    def kept(self) -> int:
+        """Number of values in buffers whose size is not bounded by that of the parameters."""
+        return 0
+
     def cost(self) -> Cost:
         raise TypeError(f"{type(self).__name__} needs a method cost(self)")
 
@@ -152,10 +158,11 @@ def check_fits(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> None:
     To be called before a model is built from a file's claims: the model is then no larger than the file.
     """
     values, parameters = sum(map(math.prod, shapes.values())), config.cost().parameters
-    if config.blocks > len(shapes) or parameters > values:
+    if config.blocks > len(shapes) or parameters + config.kept > values:
+        more = f" beside {config.kept:,} values in its memory" if config.kept else ""
         raise ValueError(
-            f"the model of its configuration has {config.blocks:,} blocks and {parameters:,} parameters, but there are "
-            f"only {len(shapes):,} tensors with {values:,} values"
+            f"the model of its configuration has {config.blocks:,} blocks and {parameters:,} parameters{more}, but "
+            f"there are only {len(shapes):,} tensors with {values:,} values"
         )
     if config.cost().forward_bytes > MAX_FORWARD:
         raise ValueError(f"a forward pass of {config.patches:,} patches would take too much memory")
@@ -198,6 +205,12 @@ class Model(Module):
         """Targets of a batch in training as the objective needs them: mixed, if the model mixes its samples."""
         return dict(targets)
 
+    def remember(self, count: int) -> None:
+        """Prepare for a training set of `count` images, before the first of them: nothing, unless it has a memory."""
+
+    def memorise(self, targets: Mapping[str, Any], features: Array) -> None:
+        """Keep the features of a batch after its step, if the objective has kept them: nothing, without a memory."""
+
     def outputs(self, images: Any) -> Outputs:
         raise TypeError(f"{type(self).__name__} needs a method outputs(self, images)")
 
@@ -207,6 +220,21 @@ class Model(Module):
 
     def forward(self, images: Any) -> Tensor:
         return self.evaluated(self.outputs(images))
+
+    def embed(self, images: Any) -> Tensor:
+        """Vectors of length one (B, d), to compare images by."""
+        return self.embedding(self.outputs(images))
+
+    def embedding(self, outputs: Outputs) -> Tensor:
+        """The same, from outputs: the features."""
+        if outputs.features is None:
+            raise ValueError(f"{type(self).__name__} ({self.describe()}) has no features to compare images by")
+        return normalised(outputs.features)
+
+    @property
+    def body(self) -> Model:
+        """The model whose blocks one looks at: itself, unless it is built around another."""
+        return self
 
     @classmethod
     def from_config(cls, config: Config, seed: int = 0) -> Self:

@@ -16,13 +16,15 @@ from .layers import (
     PatchEmbed,
     Pointwise,
     TokenLinear,
+    normalised,
 )
 from .mix_token import MixToken
-from .module import Buffer, Module, Parameter, Sequence, evaluation_mode
+from .module import Buffer, Memory, Module, Parameter, Sequence, evaluation_mode
 from .residual import drop_paths_drawn, residual
 
 __all__ = [
     "Affine", "BatchNorm", "Branch", "Buffer", "ClassAttention", "Conv2d", "DropPath", "Dropout", "LayerNorm",
-    "LayerScale", "Linear", "MixToken", "Mlp", "Module", "MultiHeadAttention", "Parameter", "PatchEmbed", "Pointwise",
-    "Sequence", "TalkingHeadsAttention", "TokenLinear", "drop_paths_drawn", "evaluation_mode", "residual",
+    "LayerScale", "Linear", "Memory", "MixToken", "Mlp", "Module", "MultiHeadAttention", "Parameter", "PatchEmbed",
+    "Pointwise", "Sequence", "TalkingHeadsAttention", "TokenLinear", "drop_paths_drawn", "evaluation_mode",
+    "normalised", "residual",
 ]  # fmt: skip

@@ -20,6 +20,7 @@ from autograd.tensor import as_tensor
 
 from .module import Module, Parameter
 
+TINY = 1e-6  # of a length, below which a vector has no direction
 _SHAPES_ONLY = ContextVar("shapes_only", default=False)
 
 
@@ -47,6 +48,12 @@ def uniform(shape: tuple[int, ...], bound: float, stream: Stream) -> np.ndarray:
     if _SHAPES_ONLY.get():
         return np.broadcast_to(np.float32(0), shape)
     return (stream.generator().random(shape, dtype=np.float32) * 2 - 1) * np.float32(bound)
+
+
+def normalised(x: Any) -> Tensor:
+    """x / ||x|| along the last axis: vectors of length one, whose products are cosines."""
+    x = as_tensor(x)
+    return x / ops.maximum(ops.norm(x, axis=-1, keepdims=True), TINY)
 
 
 class Linear(Module):

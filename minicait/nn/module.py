@@ -35,6 +35,12 @@ class Buffer(Tensor):
     __slots__ = ()
 
 
+class Memory(Buffer):
+    """A buffer that forward only reads: it is written between steps, and has no average."""
+
+    __slots__ = ()
+
+
 class Module:
     """Base class of layers and models. Subclasses set tensors and children in `__init__` and define `forward`.
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from autograd import Tensor, kernels
 from autograd.backend import FLOATS, Array
 
-from ..nn import Module
+from ..nn import Memory, Module
 from .parameters import flat_parameters
 from .sweep import sweep
 
@@ -17,7 +17,7 @@ class EMA:
     """average = d average + (1 - d) weights, after every step; it generalises better than the last weights.
 
     Early on, d = (1 + t) / (10 + t), or a short run would evaluate little but the initial weights. Buffers are averaged
-    alike; those that are not floating-point are copied.
+    alike; those that are not floating-point are copied, and a Memory stays the model's own.
     """
 
     def __init__(self, model: Module, decay: float = 0.99996, threads: int = 1) -> None:
@@ -25,7 +25,7 @@ class EMA:
         self.steps, self.threads = 0, threads
         self.parameters = flat_parameters(model)
         self.average = self.parameters.weights.copy()
-        self.model_buffers = dict(model.named_buffers())
+        self.model_buffers = {name: b for name, b in model.named_buffers() if not isinstance(b, Memory)}
         self.buffers = {name: buffer.data.copy() for name, buffer in self.model_buffers.items()}
 
     def update(self) -> None:

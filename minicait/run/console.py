@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from autograd import cuda
 
 from ..data.folder import ImageFolder
+from ..data.loader import unwrapped
 from ..data.source import NAMED, Source
 from ..machine import cpu_count, peak_megabytes
 from ..text import printable
@@ -85,7 +86,7 @@ def next_commands(run: Run) -> str:
     """Commands to predict, evaluate and resume, ready to paste."""
     weights = shlex.quote(str(run.best_weights))
     image = run.path / "example.png"  # shapes are not files
-    if isinstance(files := getattr(run.images.val, "dataset", run.images.val), ImageFolder):
+    if isinstance(files := unwrapped(run.images.val), ImageFolder):
         image = next((path for i, (path, _) in enumerate(files.samples) if i not in run.val_loader.bad), image)
     lines = {"predict": f"{_program()} predict --weights {weights} {shlex.quote(str(image))}"}
     if not run.plan.overfit:  # there are no validation images

@@ -71,6 +71,6 @@ class Plan:
         return LabelMaps(open_label_file(self.token_labels), images, model.grid)
 
 
-def absolute(weights: str | None) -> str | None:
+def absolute(file: str | None) -> str | None:
     """Make the path of a file absolute, so that a run resumes from any folder; names stay as they are."""
-    return str(Path(weights).resolve()) if weights is not None and Path(weights).is_file() else weights
+    return str(Path(file).resolve()) if file is not None and Path(file).is_file() else file

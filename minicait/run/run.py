@@ -16,7 +16,7 @@ from tqdm import tqdm
 from autograd import cuda
 
 from .. import __version__
-from ..data.loader import Loader
+from ..data.loader import Loader, unwrapped
 from ..data.shapes import Shapes
 from ..data.transforms import evaluation, training
 from ..files.pretrained import load_model
@@ -103,7 +103,18 @@ class Run:
         augment = training(r.augmentation, side, r.crop_ratio, token_labels=maps is not None)
         crop = evaluation(side, r.crop_ratio)
         self.loaders = self.train_loader, self.val_loader = (
-            Loader(images.train, r.batch_size, True, r.seed, augment, r.repeats, threads, skip_bad, label_maps=maps),
+            Loader(
+                images.train,
+                r.batch_size,
+                True,
+                r.seed,
+                augment,
+                r.repeats,
+                threads,
+                skip_bad,
+                numbered=r.loss == "neighbours",
+                label_maps=maps,
+            ),  # fmt: skip
             Loader(self.images.val, EVALUATION_BATCH, False, r.seed, crop, 1, threads, skip_bad),
         )
         self.memory = training_memory(self.model, r, micro_batch, None if teacher is None else teacher.model)
@@ -115,7 +126,7 @@ class Run:
         self.start_time = time.perf_counter()  # minus the duration of earlier sessions
         self.rows: list[Row] = []
         self.best = -1.0
-        drawn = getattr(self.images.val, "dataset", None)
+        drawn = unwrapped(self.images.val)
         self.shapes = drawn if isinstance(drawn, Shapes) else None  # where the objects are is known only for shapes
         self.attention_at_start: float | None = None
         self.attention_at_end: float | None = None  # of the best weights

@@ -50,8 +50,17 @@ def predict(model: Module, images: Any, threads: int | None = None, micro_batch:
 
 def predicted_logits(model: Module, images: Any, threads: int | None, micro_batch: int | None = None) -> Array:
     """Logits on the model's device, the same bits for any number of threads."""
-    logits = list(in_pieces(model, images, threads, micro_batch, lambda part: model(part).data))
-    return logits[0] if len(logits) == 1 else array_module(logits[0]).concatenate(logits)
+    return _joined(in_pieces(model, images, threads, micro_batch, lambda part: model(part).data))
+
+
+def embedded(model: Model, images: Any, threads: int | None = None, micro_batch: int | None = None) -> Array:
+    """Embeddings (B, d) in evaluation mode on the model's device, the same bits for any number of threads."""
+    return _joined(in_pieces(model, images, threads, micro_batch, lambda part: model.embed(part).data))
+
+
+def _joined(pieces: Iterable[Array]) -> Array:
+    first, *others = pieces
+    return array_module(first).concatenate([first, *others]) if others else first
 
 
 def in_pieces(
@@ -121,7 +130,7 @@ def attention_inside(
     covered = patches.mean(axis=(2, 4)).reshape(len(masks), -1)
 
     def look(part: Any) -> list[np.ndarray]:
-        with record(model) as inside:
+        with record(model.body) as inside:
             outputs = model.outputs(part)
         return image_maps(inside, outputs, model.config)[:1]
 

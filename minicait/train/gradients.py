@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from autograd import Tensor, modes, random
-from autograd.backend import Array, constant
+from autograd.backend import Array, array_module, constant
 
 from ..machine import cpu_count, return_freed_memory
 from ..models.model import Model, evaluated_logits
@@ -73,6 +73,7 @@ class Gradients:
         self.use_processes = can_fork() if processes is None else processes
         self.processes: Processes | None = None
         self.state: State | None = None
+        self.features: Array | None = None  # of the last batch, if its objective keeps them
 
     def __call__(
         self, objective: Objective, images: Any, targets: dict[str, Any], scale: float = 1.0
@@ -112,6 +113,8 @@ class Gradients:
         gradients = state.buffer(*nodes[0].buffer)
         if stem is not None:
             stem.backward([gradient for result in results for gradient in result.stem], state, gradients)
+        features = [x for result in results for x in result.features if x is not None]
+        self.features = array_module(features[0]).concatenate(features) if features else None
         return reduce(add, [loss for result in results for loss in result.losses]), gradients
 
     def start(self) -> None:

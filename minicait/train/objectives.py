@@ -6,7 +6,8 @@ the samples on axis 0, so that a batch can be cut along it:
     labels        class indices (B,), or soft labels (B, K) after mixup
     token_labels  the same for every patch, (B, N) or (B, N, K), such as a Loader with label maps adds; by default,
                   every patch has the label of its image
-    teacher       logits of a teacher (B, K), for distillation
+    teacher       logits of a teacher (B, K), for distillation; embeddings of a target network (B, T - 1, D), for Grafit
+    neighbours    how every training image is related to each sample (B, N), for Grafit
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from autograd.backend import Array, array_module
 from autograd.ops.loss import soft_targets
 
 from ..models.model import Outputs
+from .grafit import neighbours_for
 from .recipe import Recipe
 
 Targets = Mapping[str, Array]
@@ -28,6 +30,8 @@ Objective = Callable[[Outputs, Targets], Tensor]
 
 
 def objective_for(recipe: Recipe) -> Objective:
+    if recipe.loss == "neighbours":
+        return neighbours_for(recipe)
     labels: Objective = CrossEntropy(recipe.label_smoothing, recipe.token_weight)
     if recipe.loss == "bce":
         labels = BinaryCrossEntropy(recipe.label_smoothing, recipe.token_weight, recipe.bce_threshold)

@@ -21,7 +21,7 @@ RANGES = {
     "weight_decay": (0, 1e3), "clip_norm": (1e-12, 1e12), "label_smoothing": (0, 1), "mixup": (0, 1e3),
     "cutmix": (0, 1e3), "repeats": (1, 1e3), "crop_ratio": (MIN_CROP_RATIO, 1), "ema_decay": (0, 1),
     "distillation_weight": (0, 1), "temperature": (1e-6, 1e6), "token_weight": (0, 1e3), "relabel": (0, 1),
-    "bce_threshold": (0, 0.99),
+    "bce_threshold": (0, 0.99), "instance_weight": (0, 1e3),
 }  # fmt: skip
 
 
@@ -41,8 +41,9 @@ class Recipe:
     weight_decay: float = 0.05
     clip_norm: float | None = None  # most that the norm of all gradients may be; LAMB clips by itself, to this
     accumulate: int = 1  # batches that make one step
-    loss: str = "cross_entropy"  # or "bce": every class by itself
+    loss: str = "cross_entropy"  # or "bce": every class by itself; "neighbours": Grafit's
     bce_threshold: float | None = None  # targets above it become 1 and others 0; DeiT III: 0
+    instance_weight: float = 1.0  # with "neighbours", of the loss between the `repeats` views of an image
     label_smoothing: float = 0.0
     token_weight: float = 0.5  # of the loss of the patches, if the model classifies each
     relabel: float = 0.0  # share of the annotator's label of the crop in that of the image, if there are label maps
@@ -68,8 +69,8 @@ class Recipe:
             raise ValueError(f"recipe: precision must be fp32, tf32 or fp16, got {self.precision!r}")
         if self.optimiser not in ("adamw", "lamb"):
             raise ValueError(f"recipe: optimiser must be adamw or lamb, got {self.optimiser!r}")
-        if self.loss not in ("cross_entropy", "bce"):
-            raise ValueError(f"recipe: loss must be cross_entropy or bce, got {self.loss!r}")
+        if self.loss not in ("cross_entropy", "bce", "neighbours"):
+            raise ValueError(f"recipe: loss must be cross_entropy, bce or neighbours, got {self.loss!r}")
         if self.bce_threshold is not None and self.loss != "bce":
             raise ValueError(f"recipe: bce_threshold needs loss=bce, got {self.loss}")
         if self.bce_threshold is not None and self.label_smoothing:
@@ -123,6 +124,11 @@ RECIPES: dict[str, Recipe] = {
     "tiny-images": replace(
         _SCHEDULED, epochs=9, batch_size=64, lr=2e-3, label_smoothing=0.0, warmup_epochs=1, clip_norm=1.0,
         ema_decay=0.999, augmentation=Augmentation(flip=0.5),
+    ),
+    # photographs with coarse labels and a small Grafit, on a laptop; an image has two views that must differ
+    "small-grafit": replace(
+        _SCHEDULED, epochs=30, batch_size=64, lr=1e-3, label_smoothing=0.0, warmup_epochs=1, clip_norm=1.0,
+        loss="neighbours", repeats=2, ema_decay=0.99, augmentation=replace(_GENTLE, colour_jitter=0.4),
     ),
     # the shapes that are drawn here
     "shapes": replace(

@@ -99,11 +99,14 @@ def _plain(module: Module) -> dict[str, Any]:
 
 
 class Summed(NamedTuple):
-    """Results of a worker: its nodes of the tree, the loss of every piece, and gradients for the stem's output."""
+    """Results of a worker: its nodes of the tree, the loss of every piece, gradients for the stem's output, and the
+    model's features if the objective keeps them.
+    """
 
     nodes: list[Node]
     losses: list[Array]
     stem: list[Any]
+    features: list[Any]
 
 
 def look_for_coupling(state: State, worker: int, task: tuple[Settings, Array, bool]) -> Found:
@@ -118,6 +121,7 @@ def sum_share(state: State, worker: int, share: Share) -> Summed:
     """Gradients of a worker's leaves, added up as far as the tree allows."""
     losses: list[Array] = []
     stem: list[Any] = []
+    features: list[Any] = []
     state.settings = share.settings
 
     def compute(leaf: int, number: int, accumulate: bool) -> None:
@@ -125,9 +129,10 @@ def sum_share(state: State, worker: int, share: Share) -> Summed:
         for piece in share.leaves[leaf - share.first]:
             if state.cancelled:
                 return
-            loss, gradient = _piece(state, share, piece, sums, accumulate)
-            losses.append(loss)
-            stem.append(gradient)
+            for results, result in zip(
+                (losses, stem, features), _piece(state, share, piece, sums, accumulate), strict=True
+            ):
+                results.append(result)
             accumulate = True
 
     def add_buffers(into: int, number: int) -> None:
@@ -136,17 +141,18 @@ def sum_share(state: State, worker: int, share: Share) -> Summed:
 
     leaves = range(share.first, share.first + len(share.leaves))
     nodes = fold(leaves, compute, add_buffers, lambda leaf: len(share.leaves[leaf - share.first]) == 1)
-    return Summed([node._replace(buffer=(worker, node.buffer)) for node in nodes], losses, stem)
+    return Summed([node._replace(buffer=(worker, node.buffer)) for node in nodes], losses, stem, features)
 
 
-def _piece(state: State, share: Share, piece: Piece, sums: FlatArrays, accumulate: bool) -> tuple[Array, Any]:
+def _piece(state: State, share: Share, piece: Piece, sums: FlatArrays, accumulate: bool) -> tuple[Array, Any, Any]:
     """Forward and backward of one micro-batch: put or add its gradients into `sums`.
 
-    Return its part of the loss and, behind a stem, the gradient for its input.
+    Return its part of the loss; behind a stem, the gradient for its input; and features, if the objective keeps them.
     """
     x = Tensor(piece.images, requires_grad=True) if share.behind_stem else piece.images
     with random.using(share.stream.at(sample=share.stream.sample + piece.start)):
-        loss = share.objective(outputs_of(state.model, x, share.behind_stem), piece.targets)
+        outputs = outputs_of(state.model, x, share.behind_stem)
+        loss = share.objective(outputs, piece.targets)
     if loss.size != 1:
         raise ValueError(f"the loss must be one number, the mean over samples, got {loss.shape}")
     part = len(piece.images) / share.batch
@@ -161,7 +167,8 @@ def _piece(state: State, share: Share, piece: Piece, sums: FlatArrays, accumulat
         for name, gradient in zip(sums, found, strict=False):
             if gradient is None:  # of a block that stochastic depth dropped for all samples, for example
                 sums[name][...] = 0
-    return loss.data if part == 1 else loss.data * part, dx
+    kept = outputs.features if getattr(share.objective, "keeps_features", False) else None
+    return loss.data if part == 1 else loss.data * part, dx, None if kept is None else kept.data
 
 
 def add_slices(state: State, worker: int, job: tuple[Sequence[tuple[Any, Any]], range]) -> None:

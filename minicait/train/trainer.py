@@ -21,13 +21,15 @@ from autograd.tensor import as_tensor
 from ..data.loader import Batch, Loader
 from ..data.mixing import mix, one_hot
 from ..machine import cpu_count
+from ..models.grafit import Grafit
 from ..models.model import Model
-from ..nn import Buffer, MixToken, Module
+from ..nn import Buffer, Memory, MixToken, Module
 from ..optim import EMA, AdamW, FlatArrays, Lamb, LossScaler, Optimiser, clip_gradients, learning_rate, norm_and_loss
 from .evaluate import Scores, evaluate
 from .gradients import Gradients
 from .objectives import Objective, objective_for
 from .recipe import PRODUCTS, Recipe
+from .target_network import TargetNetwork
 
 Teacher = Callable[[Any], Any]  # images to logits
 
@@ -81,6 +83,10 @@ class Trainer:
         if r.mix_token and not hasattr(model, "mix_token"):
             kind = type(model).__name__
             raise ValueError(f"Trainer: mix_token needs a model that mixes tokens, such as LV-ViT, got {kind}")
+        if objective is None and (r.loss == "neighbours") != isinstance(model, Grafit):
+            raise ValueError(
+                f"Trainer: loss neighbours and a Grafit need each other, got loss {r.loss} and a {type(model).__name__}"
+            )
         if r.mix_token and teacher is not None:
             raise ValueError(
                 "Trainer: mix_token mixes inside the model, where a teacher cannot see it; use one of them"
@@ -96,7 +102,8 @@ class Trainer:
             self.optimiser = Lamb(model, r.peak_lr, r.weight_decay, threads=count, max_norm=r.clip_norm)
             self.clip_norm = None
         self.ema = None if r.ema_decay is None else EMA(model, r.ema_decay, threads=count)
-        self.buffers = [buffer for _, buffer in model.named_buffers()]
+        self.target_network = self._target_network()
+        self.buffers = [buffer for _, buffer in model.named_buffers() if not isinstance(buffer, Memory)]
         self.accumulated: FlatArrays | None = None  # gradients of the batches that make up the next update
         self.batches = 0  # trained on so far; random masks and mixing are drawn by this number
         self.epoch = 0  # epochs completed, evaluation included
@@ -118,6 +125,8 @@ class Trainer:
             restore(buffers)
             if self.scaler.exhausted:
                 raise self._stop(images, targets)
+        elif self.gradients.features is not None and isinstance(self.model, Model):
+            self.model.memorise(targets, self.gradients.features)
         if (self.batches + 1) % self.recipe.accumulate == 0:
             if self.scaler.accepts(norm):  # a step that overflowed is skipped
                 if self.clip_norm is not None:
@@ -145,6 +154,8 @@ class Trainer:
         if self.teacher is not None:
             with ag.no_grad():
                 targets["teacher"] = as_tensor(self.teacher(images)).data
+        if self.target_network is not None:
+            targets["teacher"] = self.target_network(images, targets["samples"])
         return targets
 
     def _relabelled(self, targets: dict[str, Any], classes: int) -> dict[str, Any]:
@@ -157,6 +168,13 @@ class Trainer:
         labels = targets["labels"]
         own = one_hot(labels, classes) if labels.ndim == 1 else labels
         return {**targets, "labels": (1 - share) * own + share * of_crops}
+
+    def _target_network(self) -> TargetNetwork | None:
+        """The target network of a loss between views."""
+        r = self.recipe
+        if r.loss != "neighbours" or not r.instance_weight or self.ema is None or not isinstance(self.model, Grafit):
+            return None
+        return TargetNetwork(self.model, self.ema, r.repeats, self.threads, self.micro_batch)
 
     def _accumulate(self, gradients: FlatArrays) -> FlatArrays:
         """Sum of the gradients of the batches that make up one update."""
@@ -197,6 +215,8 @@ class Trainer:
             raise TypeError("fit: train_loader must be a minicait.data.Loader, which supports random access to batches")
         self.total_steps = max(1, self.recipe.epochs * len(train_loader) // self.recipe.accumulate)
         self.epoch = min(self.epoch, self.batches // len(train_loader))  # a failed update may have begun earlier
+        if isinstance(self.model, Model):
+            self.model.remember(len(train_loader.dataset))  # before processes share its memory
         self.gradients.start()
         epochs = []
         try:
