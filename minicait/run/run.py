@@ -102,21 +102,12 @@ class Run:
         self.label_maps = maps = plan.label_maps(images.train, self.model)
         augment = training(r.augmentation, side, r.crop_ratio, token_labels=maps is not None)
         crop = evaluation(side, r.crop_ratio)
-        self.loaders = self.train_loader, self.val_loader = (
-            Loader(
-                images.train,
-                r.batch_size,
-                True,
-                r.seed,
-                augment,
-                r.repeats,
-                threads,
-                skip_bad,
-                numbered=r.loss == "neighbours",
-                label_maps=maps,
-            ),  # fmt: skip
-            Loader(self.images.val, EVALUATION_BATCH, False, r.seed, crop, 1, threads, skip_bad),
-        )
+        self.train_loader = Loader(
+            images.train, r.batch_size, True, r.seed, augment, r.repeats, threads, skip_bad,
+            numbered=r.loss == "neighbours", label_maps=maps,
+        )  # fmt: skip
+        self.val_loader = Loader(self.images.val, EVALUATION_BATCH, False, r.seed, crop, 1, threads, skip_bad)
+        self.loaders = self.train_loader, self.val_loader
         self.memory = training_memory(self.model, r, micro_batch, None if teacher is None else teacher.model)
         with memory_advice(device, self.memory, SMALLER):
             self.trainer = Trainer(self.model, r, *machine, teacher)

@@ -1,0 +1,189 @@
+"""What the ideas of the papers on training are worth: small models on photographs, and a command for each idea.
+
+    python examples/training_experiment.py --quick                          # some minutes with shapes, to see it work
+    python examples/training_experiment.py --machine "two cores of a ..."   # docs/results/training.json, some hours
+    python examples/training_experiment.py --only distillation --seeds 0,1  # one question, with two seeds
+
+Imagenette at 64 pixels; all rows see the same number of images. A row is a `minicait train` that is printed, and can be
+run by hand. What rows need comes first: a teacher (DeiT-Ti, fine-tuned at 96 pixels), and label maps by this teacher or
+by the LV-ViT that learned the label of the image for every patch. After an interruption, the same command continues.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import autograd as ag
+from minicait.cli.guard import guarded
+from minicait.data import Loader, Source, evaluation
+from minicait.experiments.compare import save
+from minicait.files.pretrained import load_model
+
+MIXED = "--set mixup=0.8 --set cutmix=1"
+DEIT = f"--recipe small {MIXED} --set rand_augment=9 --set erasing=0.25"
+TOKENS = "--preset lvvit_mini --recipe small-tokens"
+GRAFIT = "--recipe small-grafit --groups {groups}"
+
+
+COMMAND = "python examples/training_experiment.py"
+
+
+class Row(NamedTuple):
+    question: str
+    name: str
+    options: str  # of minicait train
+
+
+ROWS = [
+    Row("distillation", "no teacher", f"--preset deit_mini {DEIT}"),
+    Row("distillation", "soft", f"--preset deit_mini {DEIT} --teacher {{teacher}} --set distillation=soft "
+        "--set distillation_weight=0.1 --set temperature=3"),
+    Row("distillation", "hard", f"--preset deit_mini {DEIT} --teacher {{teacher}}"),
+    Row("distillation", "hard, through the token", f"--preset deit_mini_distilled {DEIT} --teacher {{teacher}}"),
+    Row("recipe", "LAMB, BCE, 3-Augment", f"--preset deit_mini --recipe small-deit3 {MIXED}"),
+    Row("tokens", "class token alone", f"{TOKENS} --set token_weight=0"),
+    Row("tokens", "label of the image for every patch", TOKENS),
+    Row("tokens", "label maps by this model", f"{TOKENS} --token-labels {{own_labels}}"),
+    Row("tokens", "label maps by the teacher", f"{TOKENS} --token-labels {{labels}}"),
+    Row("grafit", "cross entropy", f"--preset deit_mini {GRAFIT} --set loss=cross_entropy"),
+    Row("grafit", "neighbours", f"--preset grafit_deit_mini {GRAFIT} --set instance_weight=0"),
+    Row("grafit", "neighbours and views", f"--preset grafit_deit_mini {GRAFIT}"),
+]  # fmt: skip
+TEACHER = Row("teacher", "DeiT-Ti", "--weights {weights} --img-size 96 --recipe transfer")
+QUICK_TEACHER = Row("teacher", "DeiT", "--preset deit_mini --recipe shapes")
+ANNOTATOR = next(row for row in ROWS if row.name.startswith("label of the image"))
+
+
+class Experiment:
+    """Rows of one seed: their commands, run in folders below `out`, and what they gave."""
+
+    def __init__(self, args: argparse.Namespace, seed: int) -> None:
+        self.out, self.seed, self.quick = args.out / f"seed-{seed}", seed, args.quick
+        self.epochs = args.epochs or (2 if args.quick else 20)
+        self.images = "--data shapes --train-images 512" if args.quick else "--data imagenette"
+        self.data = f"{self.images} {'--val-images 200' if args.quick else '--keep-side 96'}"
+        self.names = {"weights": args.weights, "groups": "shapes" if args.quick else "imagenette"}
+
+    def measured(self, row: Row) -> dict[str, Any]:
+        """Train a row, unless that is done, and measure it."""
+        folder = self.trained(row, self.epochs)
+        with (folder / "log.csv").open(encoding="utf-8") as file:
+            last = list(csv.DictReader(file))[-1]
+        result: dict[str, Any] = {"question": row.question, "row": row.name, "seed": self.seed}
+        result |= {name: float(last[name]) for name in ("top1", "ema_top1", "seconds")}
+        if "distilled" in row.options:
+            result["heads"] = self.heads(folder / "weights/best.safetensors")
+        if row.question == "grafit":
+            where = f"--seed {self.seed} --groups {self.names['groups']} --out {folder}/neighbours.png"
+            found = _minicait(f"retrieve --weights {folder}/weights/best.safetensors {self.data} {where} --json")
+            result |= {name: found[name] for name in ("map_cos", "map_conditioned", "map_oracle", "coarse")}
+            result["knn"] = max(found["knn"].values())
+        return {**result, "options": row.options}
+
+    def trained(self, row: Row, epochs: int) -> Path:
+        """The folder of a row's run, after its last epoch."""
+        parent = self.out / row.question / row.name.replace(" ", "-").replace(",", "")
+        if not (folders := sorted(parent.glob("*/checkpoint.safetensors"))):
+            options = row.options.format(**self.needed(row))
+            _minicait(f"train {options} {self.data} --epochs {epochs} --seed {self.seed} --out {parent}")
+            return next(parent.glob("*/checkpoint.safetensors")).parent
+        folder, log = folders[0].parent, folders[0].with_name("log.csv")
+        if not log.is_file() or len(log.read_text(encoding="utf-8").splitlines()) <= epochs:
+            _minicait(f"train --resume {folder}")
+        return folder
+
+    def needed(self, row: Row) -> dict[str, Any]:
+        """What a row's options name, made first."""
+        names = dict(self.names)
+        if "{teacher}" in row.options or "{labels}" in row.options:
+            teacher, epochs = (QUICK_TEACHER, 1) if self.quick else (TEACHER, 3)
+            names["teacher"] = self.trained(teacher, epochs) / "weights/best.safetensors"
+        if "{labels}" in row.options:
+            names["labels"] = self.labelled("labels", f"{names['teacher']} --cells 5")
+        if "{own_labels}" in row.options:
+            annotator = self.trained(ANNOTATOR, self.epochs) / "weights/best.safetensors"
+            names["own_labels"] = self.labelled("own-labels", str(annotator))
+        return names
+
+    def labelled(self, name: str, annotator: str) -> Path:
+        path = self.out / f"{name}.safetensors"
+        _minicait(f"label-tokens --weights {annotator} {self.images} --seed {self.seed} --out {path}")
+        return path
+
+    def heads(self, weights: Path) -> dict[str, float]:
+        """Accuracy of the class head, of the distillation head, and of both together."""
+        model, info = load_model(weights)
+        side = model.img_size[0]
+        source = Source("shapes", val_images=200) if self.quick else Source("imagenette")
+        right = dict.fromkeys(("class", "distillation", "both"), 0)
+        images = source.open(side, self.seed).val
+        for batch in Loader(images, 64, transform=evaluation(side, info.crop_ratio)):
+            with ag.no_grad():
+                outputs = model.outputs(batch.images)
+            assert outputs.distilled is not None
+            both, second = outputs.logits.numpy(), outputs.distilled.numpy()
+            for name, logits in {"class": 2 * both - second, "distillation": second, "both": both}.items():
+                right[name] += int((logits.argmax(1) == batch.labels).sum())
+        return {name: count / len(images) for name, count in right.items()}
+
+
+def _minicait(command: str) -> Any:
+    """Run a command of minicait, and return what it prints if that is JSON."""
+    print(f"\n$ minicait {command}", flush=True)
+    output = subprocess.PIPE if "--json" in command else None
+    words = shlex.split(command)
+    done = subprocess.run([sys.executable, "-m", "minicait", *words], stdout=output, encoding="utf-8", check=False)
+    if done.returncode:
+        raise ValueError(f"minicait {words[0]} ended with exit code {done.returncode}; its output is above")
+    return json.loads(done.stdout) if output else None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    questions = list(dict.fromkeys(row.question for row in ROWS))
+    parser.add_argument("--only", choices=questions, help="one question (default: all)")
+    parser.add_argument("--seeds", default="0", help="random seeds, such as 0,1 (default: %(default)s)")
+    parser.add_argument("--epochs", type=int, help="(default: 20)")
+    parser.add_argument("--weights", default="deit_tiny_patch16_224",
+                        help="of the teacher before fine-tuning: a name or a file (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--quick", action="store_true", help="two epochs on shapes, with a teacher trained on them")
+    parser.add_argument("--machine", default="", help="where this runs, for the file of results")
+    parser.add_argument("--out", type=Path, default=Path("runs/training"), help="folder of runs (default: %(default)s)")
+    parser.add_argument("--results", type=Path, help="(default: docs/results/training.json, or none with --quick)")
+    args = parser.parse_args()
+    results = []
+    path = args.results or (None if args.quick else Path("docs/results/training.json"))
+    for seed in map(int, args.seeds.split(",")):
+        experiment = Experiment(args, seed)
+        for row in ROWS:
+            if args.only in (None, row.question):
+                results.append(experiment.measured(row))
+                print(_line(results[-1]), flush=True)
+                if path is not None:
+                    save(
+                        path,
+                        "python examples/training_experiment.py",
+                        args.machine,
+                        {"epochs": experiment.epochs},
+                        results,
+                    )
+    print("\n" + "\n".join(map(_line, results)))
+    return 0
+
+
+def _line(result: dict[str, Any]) -> str:
+    more = f", mAP {result['map_cos']:.1%}, kNN {result['knn']:.1%}" if "map_cos" in result else ""
+    more += "".join(f", {name} head {share:.1%}" for name, share in result.get("heads", {}).items())
+    name = f"{result['question']}, {result['row']}, seed {result['seed']}"
+    return f"{name:55s} top-1 {result['top1']:.1%} (EMA {result['ema_top1']:.1%}){more}; {result['seconds']:.0f} s"
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main, "training_experiment"))
