@@ -43,14 +43,14 @@ def add_to(commands: Any) -> None:
     )
     add = parser.add_argument
     add("--weights", required=True, help=f"the annotator: a file, or published weights: {options.PUBLISHED}")
-    add("--img-size", type=int, help="side of the images that it takes, in pixels (default: the model's)")
+    add("--img-size", type=int,
+        help="side of its input images in pixels; larger ones have more patches (default: the model's)")  # fmt: skip
     add("--cells", type=int, metavar="N",
         help=f"rows and columns of the map, by a model that needs windows (default: {CELLS})")  # fmt: skip
     add("--window", type=float, metavar="F", help="side of a window, as a share of the image's "
         f"(default: {WINDOW})")  # fmt: skip
-    add(
-        "--out", type=Path, required=True, metavar="FILE", help="the label maps, .safetensors; a picture is beside them"
-    )
+    add("--out", type=Path, required=True, metavar="FILE",
+        help="the label maps, .safetensors; a picture of some is written beside them")  # fmt: skip
     data = parser.add_argument_group("data")
     data.add_argument("--data", default="shapes", help=f"{options.DATA} (default: %(default)s)")
     data.add_argument("--train-images", type=int, metavar="N",

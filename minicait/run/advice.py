@@ -70,13 +70,18 @@ class MemoryEstimate(NamedTuple):
 
 
 def training_memory(
-    model: Model, recipe: Recipe, micro_batch: int | None = None, teacher: Model | None = None
+    model: Model,
+    recipe: Recipe,
+    micro_batch: int | None = None,
+    teacher: Model | None = None,
+    token_labels: bool = False,
 ) -> MemoryEstimate:
     # weights, AdamW's two moments, gradients, and room for temporary arrays; and what else the recipe keeps for each
     copies = 5 + (recipe.ema_decay is not None) + (recipe.accumulate > 1)
     cost, images = model.cost(), min(micro_batch or recipe.batch_size, recipe.batch_size)
     values = copies * cost.parameters + recipe.batch_size * 3 * math.prod(model.img_size)
     values += 0 if teacher is None else teacher.cost().parameters
+    values += recipe.batch_size * model.config.patches * model.num_classes if token_labels else 0
     return MemoryEstimate(images, cost.activation_bytes, FLOAT32 * values)
 
 

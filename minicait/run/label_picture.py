@@ -17,7 +17,7 @@ from ..explain.colours import CATEGORIES, OTHER
 from ..text import shortened
 from .pictures import write_picture
 
-IMAGES, ACROSS = 8, 2
+IMAGES, ACROSS = 6, 2
 SIDE, GAP, CAPTION, LEGEND = 192, 8, 20, 260  # pixels
 OPAQUE = 220  # of 255, where the annotator is sure
 
@@ -36,12 +36,16 @@ def write_label_picture(file: LabelFile, images: Dataset) -> Path:
 
 
 def _sheet(images: Dataset, chosen: dict[int, tuple[np.ndarray, np.ndarray]], names: list[str]) -> Image.Image:
-    """Every image twice: as it is, and grey under its map, where a cell is the more opaque the surer the annotator."""
+    """Every image twice: as it is, and grey under its map, where a cell is the more opaque the surer the annotator.
+
+    Colours are for the classes of these images, and then for those that most cells have.
+    """
     found = [best.reshape(-1) for best, _ in chosen.values()]
     cells = np.bincount(np.concatenate([np.zeros(0, int), *found]), minlength=len(names))
-    frequent = np.argsort(-cells, kind="stable")[: len(CATEGORIES)]
+    own = np.isin(np.arange(len(names)), [images[index][1] for index in chosen])
+    coloured = np.lexsort((-cells, ~own))[: len(CATEGORIES)]
     colours = np.full((len(names), 3), OTHER, np.uint8)
-    colours[frequent] = CATEGORIES[: len(frequent)]
+    colours[coloured] = CATEGORIES[: len(coloured)]
     width, height = 2 * SIDE + 2 * GAP, SIDE + CAPTION + GAP
     rows = -(-len(chosen) // ACROSS) or 1
     sheet = Image.new("RGB", (ACROSS * width + LEGEND, max(rows * height, 200)), "white")
@@ -58,8 +62,8 @@ def _sheet(images: Dataset, chosen: dict[int, tuple[np.ndarray, np.ndarray]], na
         draw.text((left + 4, top + 3), shortened(names[label], 40), "black", font)
         sheet.paste(image, (left, top + CAPTION))
         sheet.paste(Image.composite(layer, image.convert("L").convert("RGB"), mask), (left + SIDE, top + CAPTION))
-    legend = [(names[number], tuple(colours[number].tolist())) for number in frequent[cells[frequent] > 0]]
-    legend += [("other classes", OTHER)] if cells.sum() > cells[frequent].sum() else []
+    legend = [(names[number], tuple(colours[number].tolist())) for number in coloured if own[number] or cells[number]]
+    legend += [("other classes", OTHER)] if cells.sum() > cells[coloured].sum() else []
     for i, (name, colour) in enumerate(legend):
         left, top = ACROSS * width + GAP, CAPTION + 22 * i
         draw.rectangle((left, top, left + 16, top + 16), colour)

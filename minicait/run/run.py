@@ -108,7 +108,8 @@ class Run:
         )  # fmt: skip
         self.val_loader = Loader(self.images.val, EVALUATION_BATCH, False, r.seed, crop, 1, threads, skip_bad)
         self.loaders = self.train_loader, self.val_loader
-        self.memory = training_memory(self.model, r, micro_batch, None if teacher is None else teacher.model)
+        taught_by = None if teacher is None else teacher.model
+        self.memory = training_memory(self.model, r, micro_batch, taught_by, maps is not None)
         with memory_advice(device, self.memory, SMALLER):
             self.trainer = Trainer(self.model, r, *machine, teacher)
         self.lock: FolderLock | None = None

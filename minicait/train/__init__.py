@@ -10,6 +10,7 @@ objectives  what training minimises
 recipe      what a run does, as plain data
 evaluate    accuracy, and where a model looks
 teacher     a trained model to distil from
+annotate    a trained model that labels every place of images
 checkpoint  everything a run needs to continue to the bit
 """
 

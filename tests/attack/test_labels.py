@@ -13,6 +13,7 @@ from minicait.data.shapes import CLASSES
 from minicait.files.tensorfile import open_tensors, write_tensors
 from tests.attack.bounded import count, refused, run
 from tests.models.small_models import SMALL_MODELS
+from tests.train.runs import assert_same_run
 
 RUN = ["train", "--device", "cpu", "--preset", "lvvit_mini", "--img-size", "16", "--train-images", "16", "--val-images",
        "4", "--batch-size", "8", "--epochs", "1"]  # fmt: skip
@@ -149,3 +150,16 @@ def test_a_part_from_somebody_else(weights, tmp_path):
         given = ["--device", "cpu", "--weights", weights, "--train-images", 40, "--out", tmp_path / "maps.safetensors"]
         refused("label-tokens", *given, because="part was begun with other images, weights or options; remove it to")
         assert part.read_bytes() == content
+
+
+@pytest.mark.parametrize("step", [12, 40])
+def test_a_run_with_token_labels_that_is_killed_in_a_write(labels, tmp_path, step):
+    given = [*RUN, "--epochs", "2", "--checkpoint-batches", "1", "--set", "mix_token=true", "--set", "relabel=0.5",
+             "--token-labels", labels]  # fmt: skip
+    assert run(*given, "--out", tmp_path / "whole").code == 0
+    folder = tmp_path / "killed/shapes-lvvit_mini-1"
+    killed = run(*given, "--out", folder.parent, "--threads", "1", fault=("kill_at_write", step))
+    count("killed in a write", killed)
+    assert killed.code == -signal.SIGKILL
+    assert run("train", "--device", "cpu", "--resume", folder, "--threads", "2").code == 0
+    assert_same_run(folder, tmp_path / "whole" / folder.name)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from minicait.cli.options import THREADS_PER_CPU
-from minicait.data import crops, formats
+from minicait.data import crops, formats, label_file
 from minicait.files import archive, bounds, download, fetch, tensorfile, unpickle, zipped
 from minicait.models import model
 from minicait.run import folder
@@ -25,6 +25,8 @@ def test_the_bounds_in_the_document():
         f"{folder.MAX_PLAN // million} MB for a plan", f"the known size, or {download.MAX_SIZE >> 30} GB",
         f"{fetch.WINDOW} seconds in which less than {fetch.LEAST // 1000} kB arrive",
         f"from {crops.MIN_CROP_RATIO:g} to 1",
+        f"{label_file.MAX_CLASSES:,} classes, names of {label_file.MAX_NAME} characters",
+        f"{label_file.MAX_CELLS:,} cells a side",
     ):  # fmt: skip
         assert words in TEXT, words
     assert THREADS_PER_CPU == 4 and "four threads for each CPU" in TEXT

@@ -3,8 +3,12 @@
 import numpy as np
 import pytest
 
+import minicait
 from autograd import ops
+from minicait.data import Picture, Shapes
+from minicait.data.shapes import CLASSES
 from minicait.train import Recipe, Trainer, predict, value_and_grad
+from minicait.train.annotate import Annotator
 from tests import hostcuda
 from tests.models.small_models import SMALL_MODELS
 from tests.train.helpers import some_batches
@@ -68,3 +72,25 @@ def test_a_stem_on_the_whole_batch_and_a_trunk_in_pieces():
     largest = max(np.abs(g).max() for g in whole.values())
     for key, g in whole.items():
         np.testing.assert_allclose(cut[key].get(), g, rtol=1e-3, atol=1e-5 * largest, err_msg=key)
+
+
+@pytest.mark.parametrize(("name", "windows"), [("lvvit", {}), ("deit", {"cells": 3})])
+def test_an_annotator(name, windows, tmp_path):
+    minicait.save_weights(SMALL_MODELS[name](), tmp_path / "w.safetensors", CLASSES)
+    picture = Picture(Shapes(1, 40)[0][0])
+    maps = []
+    for device in ("cpu", "cuda"):
+        annotator = Annotator(str(tmp_path / "w.safetensors"), CLASSES, device=device, **windows)
+        maps.append(annotator(annotator.transform(picture, None)[None]))
+    assert maps[0].shape == (1, *annotator.cells, 10)
+    np.testing.assert_allclose(*maps, atol=1e-5 * np.abs(maps[0]).max() + 1e-6)
+
+
+def test_a_step_with_token_labels_and_labels_of_crops():
+    images, labels = some_batches()[0]
+    rng = np.random.default_rng(0)
+    soft = {"crop_labels": rng.dirichlet(np.ones(10), 8), "token_labels": rng.dirichlet(np.ones(10), (8, 16))}
+    targets = {"labels": labels, **{key: value.astype(np.float32) for key, value in soft.items()}}
+    recipe = Recipe(mix_token=True, relabel=0.3)
+    here, there = (Trainer(SMALL_MODELS["lvvit"](), recipe, device).step(images, targets) for device in ("cpu", "cuda"))
+    assert there == pytest.approx(here, rel=1e-5)

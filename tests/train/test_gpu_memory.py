@@ -19,6 +19,8 @@ def test_what_training_and_evaluation_need():
     own, image = model.cost(), 4 * 3 * 32 * 32
     plain = training_memory(model, Recipe(batch_size=8))
     assert plain == (8, own.activation_bytes, 5 * 4 * own.parameters + 8 * image)
+    labelled = training_memory(model, Recipe(batch_size=8), token_labels=True)
+    assert labelled.fixed - plain.fixed == 4 * 8 * model.config.patches * model.num_classes
     more = training_memory(model, Recipe(batch_size=8, ema_decay=0.9, accumulate=2), micro_batch=3, teacher=model)
     assert more == (3, own.activation_bytes, 8 * 4 * own.parameters + 8 * image)
     assert evaluation_memory(model, 64) == (64, own.forward_bytes + image, 4 * own.parameters)
