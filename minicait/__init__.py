@@ -2,7 +2,7 @@
 
 nn           layers and residual branches; `record` looks inside
 models       what a model is, and one file for each family
-optim        AdamW, learning-rate schedule, loss scaler, EMA
+optim        AdamW, LAMB, learning-rate schedule, loss scaler, EMA
 data         images: sources, augmentation, batches, mixing
 train        the trainer, gradients by micro-batches, objectives, recipes
 run          plan, folder and console output of a training run

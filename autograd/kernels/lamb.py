@@ -125,7 +125,7 @@ def lamb(
         return
     xp, wide = array_module(p), np.promote_types(p.dtype, np.float32).type
     g = xp.ascontiguousarray(g, p.dtype)
-    pieces = _pieces(tuple(tensors), device_of(p))
+    pieces = _pieces(tuple((start, end, decayed and decay != 0) for start, end, decayed in tensors), device_of(p))
     u, squares = xp.empty(p.shape, p.dtype), xp.empty((len(pieces), 2), np.float64)
     of = (wide(x) for x in (scale, of_mean, of_root, b1, b2, eps, decay))
     direction, move = (launch.compiled(_LAMB, f"lamb_{name}", p.dtype.name) for name in ("direction", "move"))

@@ -78,7 +78,8 @@ class DeiT(Model):
 
     config: DeiTConfig
     config_type: ClassVar[type[Config]] = DeiTConfig
-    no_decay = frozenset({"pos_embed", "cls_token"})  # the distillation token is decayed, as in the reference
+    # The distillation token is decayed, so that training is the reference's. timm exempts it, like the class token.
+    no_decay = frozenset({"pos_embed", "cls_token"})
 
     def __init__(
         self,

@@ -67,8 +67,6 @@ class Lamb(Optimiser):
     def _tensors(self) -> list[Span]:
         """Start and end of every tensor with a ratio of its own, and of all others together; True if it decays."""
         layout = self.parameters.layout
-        if self.weight_decay == 0:
-            return [(0, layout.size, False)]
         decayed = (part for part in layout.slices.values() if part.start < layout.decayed)
         return [*((part.start, part.stop, True) for part in decayed), (layout.decayed, layout.size, False)]
 

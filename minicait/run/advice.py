@@ -76,7 +76,8 @@ def training_memory(
     teacher: Model | None = None,
     token_labels: bool = False,
 ) -> MemoryEstimate:
-    # weights, AdamW's two moments, gradients, and room for temporary arrays; and what else the recipe keeps for each
+    # weights, the optimiser's two moments, gradients, and room for temporary arrays, such as LAMB's, which is as large;
+    # and what else the recipe keeps for each
     copies = 5 + (recipe.ema_decay is not None) + (recipe.accumulate > 1)
     cost, images = model.cost(), min(micro_batch or recipe.batch_size, recipe.batch_size)
     values = copies * cost.parameters + recipe.batch_size * 3 * math.prod(model.img_size)

@@ -1,8 +1,8 @@
 """Checkpoints: everything a run needs to continue to the bit, in one file that is whole or not there.
 
-Arrays are the weights and buffers, AdamW's two moments, the EMA, accumulated gradients, and the losses of the epoch;
-counts are JSON in the file's metadata, with a hash of all arrays. No random state is needed: random numbers are named
-by seed and step.
+Arrays are the weights and buffers, the optimiser's two moments, the EMA, accumulated gradients, and the losses of the
+epoch; counts are JSON in the file's metadata, with a hash of all arrays. No random state is needed: random numbers are
+named by seed and step.
 """
 
 from __future__ import annotations

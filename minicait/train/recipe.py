@@ -144,7 +144,7 @@ RECIPES: dict[str, Recipe] = {
         epochs=30, batch_size=512, lr=5e-6, weight_decay=1e-8, label_smoothing=0.1, mixup=0.8, cutmix=1.0,
         augmentation=_DEIT,
     ),
-    # DeiT's own (thesis, Table 3.9)
+    # DeiT's own (thesis, Table 3.9); the EMA is the code's
     "deit": replace(
         _SCHEDULED, epochs=300, batch_size=1024, lr_for_batch=512, warmup_epochs=5, mixup=0.8, cutmix=1.0,
         augmentation=_DEIT, repeats=3, ema_decay=0.99996, crop_ratio=0.875,
@@ -165,8 +165,8 @@ RECIPES: dict[str, Recipe] = {
     "patchconvnet": replace(
         _LAMB, lr=3e-3, weight_decay=0.01, augmentation=replace(_DEIT, erasing=0.0), crop_ratio=0.875,
     ),
-    # LV-ViT's (section 4.1 of its paper). Its code adds ten epochs at the least rate and the EMA, which the paper does
-    # not mention, and has a token_weight of 1.
+    # LV-ViT's (section 4.1 of its paper) with token labels; without, the rate is for batches of 1024. The code adds ten
+    # epochs at the least rate and the EMA, which the paper does not mention, and has a token_weight of 1.
     "lvvit": replace(
         _SCHEDULED, epochs=300, batch_size=1024, lr=1e-3, lr_for_batch=640, warmup_epochs=5, mix_token=True,
         augmentation=_DEIT, ema_decay=0.99992, crop_ratio=0.9,

@@ -96,11 +96,12 @@ class Trainer:
         self.gradients = Gradients(model, threads, micro_batch, processes)
         self.scaler = LossScaler(enabled=r.precision == "fp16")
         count = threads or cpu_count()
-        self.optimiser: Optimiser = AdamW(model, r.peak_lr, r.weight_decay, threads=count)
-        self.clip_norm = r.clip_norm
+        self.optimiser: Optimiser
         if r.optimiser == "lamb":  # which clips by itself
             self.optimiser = Lamb(model, r.peak_lr, r.weight_decay, threads=count, max_norm=r.clip_norm)
             self.clip_norm = None
+        else:
+            self.optimiser, self.clip_norm = AdamW(model, r.peak_lr, r.weight_decay, threads=count), r.clip_norm
         self.ema = None if r.ema_decay is None else EMA(model, r.ema_decay, threads=count)
         self.target_network = self._target_network()
         self.buffers = [buffer for _, buffer in model.named_buffers() if not isinstance(buffer, Memory)]

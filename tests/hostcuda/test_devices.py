@@ -12,7 +12,7 @@ from autograd.cases import CASES
 from minicait.cli import main
 from minicait.models.cait import CaiT
 from minicait.nn.record import record
-from minicait.optim import AdamW
+from minicait.optim import AdamW, Lamb
 from minicait.train import Recipe, Trainer, evaluate, predict, value_and_grad
 from minicait.train.checkpoint import load_checkpoint, save_checkpoint
 from tests import hostcuda
@@ -187,18 +187,21 @@ def test_two_trainers_in_turn(batch, cp, tmp_path):  # noqa: F811
         assert evaluate(here.model, [batch]) == evaluate(other.model, [batch])
 
 
-def test_fit_there(cp):
-    (here,) = Trainer(CaiT(**SMALL), FULL, "cuda:0").fit(*loaders())
-    (there,) = Trainer(CaiT(**SMALL), FULL, "cuda:1").fit(*loaders())
+@pytest.mark.parametrize("optimiser", ["adamw", "lamb"])
+def test_fit_there(cp, optimiser):
+    recipe = FULL.changed(optimiser=optimiser)
+    (here,) = Trainer(CaiT(**SMALL), recipe, "cuda:0").fit(*loaders())
+    (there,) = Trainer(CaiT(**SMALL), recipe, "cuda:1").fit(*loaders())
     assert here == there
 
 
-def test_by_hand(batch, away):  # noqa: F811
+@pytest.mark.parametrize("kind", [AdamW, Lamb])
+def test_by_hand(batch, away, kind):  # noqa: F811
     images, labels = batch
     results = []
     for device in ("cuda:0", "cuda:1"):
         model = CaiT(**SMALL).to(device)
-        optimiser = AdamW(model, 1e-3)
+        optimiser = kind(model, 1e-3)
         ops.cross_entropy(model(images), labels).backward()
         optimiser.step()
         model.load_state_dict(model.state_dict())

@@ -12,7 +12,7 @@ from minicait.data import Shapes
 from minicait.data.loader import Loader
 from minicait.models.cait import CaiT
 from minicait.nn.record import record
-from minicait.optim import AdamW
+from minicait.optim import AdamW, Lamb
 from minicait.train import NotFiniteError, Recipe, Trainer, evaluate, predict, value_and_grad
 from minicait.train.checkpoint import load_checkpoint, save_checkpoint
 from tests import hostcuda
@@ -72,10 +72,12 @@ def test_float16_is_close(batch):
     assert all(g.dtype == np.float16 and np.isfinite(g.get()).all() for g in gradients.values())
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_fit_evaluates_there_and_a_checkpoint_goes_on_to_the_bit(tmp_path, precision):
+@pytest.mark.parametrize("precision, optimiser", [("fp32", "adamw"), ("fp16", "adamw"), ("fp32", "lamb")])
+def test_fit_evaluates_there_and_a_checkpoint_goes_on_to_the_bit(tmp_path, precision, optimiser):
+    recipe = FULL.changed(optimiser=optimiser)
+
     def trainer(seed=0):
-        return Trainer(CaiT(**SMALL, drop_path_rate=0.2, seed=seed), FULL, "cuda", precision=precision)
+        return Trainer(CaiT(**SMALL, drop_path_rate=0.2, seed=seed), recipe, "cuda", precision=precision)
 
     class EnoughError(Exception): ...
 
@@ -114,12 +116,14 @@ def test_a_model_moves_and_looks_the_same(batch, cp):
         np.testing.assert_array_equal(value, state[name])
 
 
-def test_adamw_by_hand(batch):
+@pytest.mark.parametrize("kind", [AdamW, Lamb])
+def test_an_optimiser_by_hand(batch, kind):
+    """Along every .grad, each an array by itself."""
     images, labels = batch
     results = []
     for device in ("cpu", "cuda"):
         model = CaiT(**SMALL).to(device)
-        optimiser = AdamW(model, 1e-3)
+        optimiser = kind(model, 1e-3)
         for _ in range(2):
             optimiser.zero_grad()
             ops.cross_entropy(model(images), labels).backward()
@@ -167,6 +171,27 @@ def test_what_a_step_asks_of_the_gpu(batch, precision, drop, launches, kinds):
     assert products == 3 * 4 + 2 + 7 * SMALL["heads"]
     assert {g.function for g in two.gemms} == {"gemmEx", "gemmStridedBatchedEx"}
     assert {(g.inputs, g.output, g.compute) for g in two.gemms} == kinds
+
+
+def test_losses_by_lamb_are_those_of_the_cpu(batch):
+    """And a step launches two kernels for it, copies nothing to the GPU but the batch, and synchronises once."""
+    runs = []
+    for device in ("cpu", "cuda"):
+        trainer = Trainer(CaiT(**SMALL), Recipe(optimiser="lamb", lr=1e-2, clip_norm=1.0, ema_decay=0.9), device)
+        losses = [trainer.step(*batch) for _ in range(3)]
+        with hostcuda.counting() as count:
+            losses.append(trainer.step(*batch))
+        runs.append(losses)
+    np.testing.assert_allclose(*runs, rtol=1e-5)
+    assert runs[0][-1] < runs[0][0]
+    last = count.kernels[count.kernels.index("squares") :]
+    assert last[0] == "squares" and [name.split("__")[0] for name in last[-3:]] == [
+        "lamb_direction",
+        "lamb_move",
+        "move_average",
+    ]
+    assert (count.copies_to_device, count.copies_to_host, count.synchronisations) == (2, 1, 1)
+    assert "cupy_multiply" not in last  # no pass to clip
 
 
 @pytest.mark.parametrize("how, micro_batch", [

@@ -197,6 +197,37 @@ def test_eight_steps_of_adamw_beside_pytorch(timm):
         assert abs(loss - their_loss.item()) < 5e-4
 
 
+def test_eight_steps_of_lamb_beside_timm(timm):
+    """The same losses and weights, in float64, with gradients of which some are clipped."""
+    from timm.optim import Lamb, param_groups_weight_decay
+
+    from minicait import optim
+    from tests.golden.make import reference
+
+    config = MODELS["square"]
+    theirs = reference(config)
+    model = CaiT(**config, layer_scale=1.0).astype(np.float64)
+    model.load_state_dict({name: p.detach().numpy() for name, p in theirs.named_parameters()})
+    groups = param_groups_weight_decay(theirs, 0.05, no_weight_decay_list=theirs.no_weight_decay())
+    ours, other = optim.Lamb(model, lr=1e-2, weight_decay=0.05), Lamb(groups, lr=1e-2, eps=1e-8, max_grad_norm=1.0)
+    (images, labels), norms = batch(config), []
+    for _ in range(8):
+        loss, gradients = minicait.train.value_and_grad(model, ops.cross_entropy, images, labels)
+        norms.append(optim.global_norm(gradients))
+        ours.step(gradients)
+        other.zero_grad()
+        their_loss = torch.nn.functional.cross_entropy(theirs(torch.from_numpy(images)), torch.from_numpy(labels))
+        their_loss.backward()
+        other.step()
+        assert loss == pytest.approx(their_loss.item(), rel=1e-9)
+    assert min(norms) < 1 < max(norms)
+    apart = {name: np.abs(p.detach().numpy() - model.state_dict()[name]).max() for name, p in theirs.named_parameters()}
+    rounding = ("proj_l.bias", "attn.k.bias")  # gradients that are rounding error, which Adam amplifies
+    worst = max(value for name, value in apart.items() if not name.endswith(rounding))
+    print(f"\nweights after eight steps of LAMB: {worst:.1e} apart")
+    assert worst < 1e-9
+
+
 def test_the_learning_rate_of_every_step_beside_timm(timm):
     from timm.scheduler import CosineLRScheduler
 

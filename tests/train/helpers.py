@@ -37,7 +37,7 @@ def some_batches(count=1):
 
 
 def state(trainer):
-    """Copies of all arrays of a trainer: weights, buffers, AdamW's moments, the EMA and accumulated gradients."""
+    """Copies of all arrays of a trainer: weights, buffers, moments, the EMA and accumulated gradients."""
     parts = {
         "model": trainer.model.state_dict(),
         "mean": trainer.optimiser.mean,

@@ -9,6 +9,7 @@ import pytest
 import minicait
 from autograd import ops
 from autograd.random import Stream
+from minicait.cli import main
 from minicait.data import Augmentation, Shapes, training
 from minicait.data.loader import Loader
 from minicait.data.mixing import mix, one_hot
@@ -189,3 +190,14 @@ def test_settings_that_need_each_other_may_come_in_any_order():
         with_settings(RECIPES["cait"], ["bce_threshold=0"])
     with pytest.raises(ValueError, match="so label_smoothing must be 0"):
         with_settings(RECIPES["cait"], ["bce_threshold=0", "loss=bce"])
+
+
+def test_the_plan_names_the_optimiser(tmp_path, capsys):
+    options = ["--preset", "deit3_mini", "--img-size", "16", "--patch-size", "8", "--recipe", "small-deit3", "--smoke"]
+    assert main(["train", "--device", "cpu", "--out", str(tmp_path), *options, "--set", "crop=simple"]) == 0
+    out = capsys.readouterr().out
+    assert "optimiser lamb" in out and "bce_threshold 0" in out and "crop simple" in out and "three_augment True" in out
+    (run,) = tmp_path.iterdir()
+    assert json.loads((run / "args.json").read_text())["recipe"]["optimiser"] == "lamb"
+    assert main(["train", "--out", str(tmp_path), "--recipe", "deit3", "--set", "rand_augment=9"]) == 2
+    assert "three_augment replaces rand_augment; set one of them" in capsys.readouterr().err
