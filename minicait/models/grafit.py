@@ -183,18 +183,22 @@ class Grafit(Model):
     def body(self) -> Model:
         return self.backbone
 
-    def embed(self, images: Any) -> Tensor:
-        """g(x): the trunk's features, projected, of length one."""
-        features = self.backbone.outputs(self.checked(images)).features
-        assert features is not None
-        return normalised(self.projector(features))
-
     def outputs(self, images: Any) -> Outputs:
-        g = self.embed(images)
+        projected = self._projected(images)
+        g = normalised(projected)
         neighbours = ops.linear(g / SIGMA, self.memory)  # cos / sigma: all vectors have length one
         if self.training:
-            return Outputs(neighbours, features=g, predicted=self.predictor(g))
+            return Outputs(neighbours, features=g, predicted=self.predictor(projected))
         return Outputs(self._by_class(neighbours), features=g)
+
+    def embed(self, images: Any) -> Tensor:
+        """g(x), without a look into the memory."""
+        return normalised(self._projected(images))
+
+    def _projected(self, images: Any) -> Tensor:
+        features = self.backbone.outputs(self.checked(images)).features
+        assert features is not None
+        return self.projector(features)
 
     def evaluated(self, outputs: Outputs) -> Tensor:
         return self._by_class(outputs.logits) if self.training else outputs.logits
