@@ -121,8 +121,7 @@ class GrafitConfig(Config):
 
 
 def _head(inputs: int, hidden: int, outputs: int) -> Part:
-    relu = Part(saved=hidden)
-    return cost.linear(1, inputs, hidden) + cost.layer_norm(1, hidden) + relu + cost.linear(1, hidden, outputs)
+    return cost.linear(1, inputs, hidden) + cost.layer_norm(1, hidden) + cost.linear(1, hidden, outputs)
 
 
 class Grafit(Model):
