@@ -121,8 +121,7 @@ class GrafitConfig(Config):
 
 
 def _head(inputs: int, hidden: int, outputs: int) -> Part:
-    relu = Part(saved=hidden)
-    return cost.linear(1, inputs, hidden) + cost.layer_norm(1, hidden) + relu + cost.linear(1, hidden, outputs)
+    return cost.linear(1, inputs, hidden) + cost.layer_norm(1, hidden) + cost.linear(1, hidden, outputs)
 
 
 class Grafit(Model):
@@ -183,18 +182,22 @@ class Grafit(Model):
     def body(self) -> Model:
         return self.backbone
 
-    def embed(self, images: Any) -> Tensor:
-        """g(x): the trunk's features, projected, of length one."""
-        features = self.backbone.outputs(self.checked(images)).features
-        assert features is not None
-        return normalised(self.projector(features))
-
     def outputs(self, images: Any) -> Outputs:
-        g = self.embed(images)
+        projected = self._projected(images)
+        g = normalised(projected)
         neighbours = ops.linear(g / SIGMA, self.memory)  # cos / sigma: all vectors have length one
         if self.training:
-            return Outputs(neighbours, features=g, predicted=self.predictor(g))
+            return Outputs(neighbours, features=g, predicted=self.predictor(projected))
         return Outputs(self._by_class(neighbours), features=g)
+
+    def embed(self, images: Any) -> Tensor:
+        """g(x), without a look into the memory."""
+        return normalised(self._projected(images))
+
+    def _projected(self, images: Any) -> Tensor:
+        features = self.backbone.outputs(self.checked(images)).features
+        assert features is not None
+        return self.projector(features)
 
     def evaluated(self, outputs: Outputs) -> Tensor:
         return self._by_class(outputs.logits) if self.training else outputs.logits

@@ -3,6 +3,7 @@
 from minicait.models.cait import CaiT
 from minicait.models.deit import DeiT
 from minicait.models.deit3 import DeiT3
+from minicait.models.grafit import Grafit
 from minicait.models.lvvit import LVViT
 from minicait.models.patchconvnet import PatchConvNet
 from minicait.models.resmlp import ResMLP
@@ -18,4 +19,10 @@ SMALL_MODELS = {
     "patchconvnet": lambda **c: PatchConvNet(**SIZES | {"layer_scale": 0.5} | c),
     "patchconvnet-multi": lambda **c: PatchConvNet(**SIZES | {"layer_scale": 0.5, "multi_class": True} | c),
     "lvvit": lambda **c: LVViT(**SIZES | {"heads": 3, "stem_channels": 6} | c),
+}
+# these train by a loss of their own
+SMALL_GRAFITS = {
+    "grafit": lambda **c: Grafit(**SIZES | {"trunk": "deit_mini_32", "embedding": 8} | c),
+    "grafit-cait": lambda **c: Grafit(**SIZES | {"trunk": "cait_tiny_32", "embedding": 8} | c),
+    "grafit-fc": lambda **c: Grafit(**SIZES | {"trunk": "deit_mini_32", "embedding": 8, "projector": "fc"} | c),
 }

@@ -17,9 +17,10 @@ from minicait.files.weights import open_weights
 from minicait.models import FAMILIES, Config, Model, find_model, list_models
 from minicait.models.cait import CaiT, CaiTConfig
 from minicait.models.variants import Variant
-from tests.models.small_models import SMALL_MODELS
+from tests.models.small_models import SMALL_GRAFITS, SMALL_MODELS
 
 SMALL = {"img_size": 16, "patch_size": 4, "dim": 12, "heads": 3, "depth": 2, "num_classes": 3, "layer_scale": 0.5}
+ALL = SMALL_MODELS | SMALL_GRAFITS
 IMAGES = np.random.default_rng(0).standard_normal((4, 3, 16, 16)).astype(np.float32)
 
 
@@ -57,12 +58,12 @@ def test_every_family(family):
     assert any(not np.array_equal(value, other[key]) for key, value in model.state_dict().items())
 
 
-@pytest.mark.parametrize("name", SMALL_MODELS)
+@pytest.mark.parametrize("name", ALL)
 def test_memory_estimate_is_that_of_the_graph(name):
-    model = SMALL_MODELS[name]()
-    node = model(IMAGES[:1].copy()).node
+    model = ALL[name]()
+    outputs = model.outputs(IMAGES[:1].copy())
     own = {id(p.data) for p in model.parameters()}
-    stack, seen, arrays = [node], set(), {}
+    stack, seen, arrays = [x.node for x in outputs if x is not None], set(), {}
     while stack:
         node = stack.pop()
         if isinstance(node, Context) and id(node) not in seen:
@@ -77,10 +78,10 @@ def test_memory_estimate_is_that_of_the_graph(name):
     assert model.cost().activation_bytes == pytest.approx(sum(arrays.values()), rel=0.01)
 
 
-@pytest.mark.parametrize("name", SMALL_MODELS)
+@pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("classes", [1, 3])
 def test_few_classes_and_empty_batches(name, classes):
-    model = SMALL_MODELS[name](num_classes=classes).eval()
+    model = ALL[name](num_classes=classes).eval()
     assert model(IMAGES).shape == (4, classes) and model(IMAGES[:0]).shape == (0, classes)
 
 

@@ -64,7 +64,8 @@ def test_multiply_adds(name):
 
 
 def test_every_published_size_is_looked_at():
-    others = [name for name in minicait.list_models() if not name.startswith("cait_") and "_mini_" not in name]
+    ours = ("cait_", "grafit_")  # sizes of CaiT are in its own tests, and none of Grafit is published
+    others = [name for name in minicait.list_models() if not name.startswith(ours) and "_mini_" not in name]
     unnamed = {n for n in others if n not in PARAMETERS}
     assert not unnamed
 
