@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,24 +14,19 @@ import numpy as np
 import autograd as ag
 from autograd import random
 from autograd.backend import Array, array_module
-from autograd.ops.loss import check_classes
 from autograd.random import Stream
 from autograd.tensor import as_tensor
 
-from ..data.loader import Batch, Loader
-from ..data.mixing import mix, one_hot
+from ..data.loader import Loader
 from ..machine import cpu_count
-from ..models.grafit import Grafit
 from ..models.model import Model
-from ..nn import Buffer, Memory, MixToken, Module
+from ..nn import Buffer, Memory, Module
 from ..optim import EMA, AdamW, FlatArrays, Lamb, LossScaler, Optimiser, clip_gradients, learning_rate, norm_and_loss
 from .evaluate import Scores, evaluate
 from .gradients import Gradients
 from .objectives import Objective, objective_for
 from .recipe import PRODUCTS, Recipe
-from .target_network import TargetNetwork
-
-Teacher = Callable[[Any], Any]  # images to logits
+from .targets import BatchTargets, Teacher, check_recipe
 
 
 class NotFiniteError(ArithmeticError):
@@ -78,20 +73,8 @@ class Trainer:
     ) -> None:
         self.model = model if device is None else model.to(device)
         self.recipe = r = (recipe or Recipe()).changed(precision=precision)
-        if (r.distillation is None) != (teacher is None):
-            raise ValueError("Trainer: distillation needs both a recipe that asks for it and a teacher")
-        if r.mix_token and not hasattr(model, "mix_token"):
-            kind = type(model).__name__
-            raise ValueError(f"Trainer: mix_token needs a model that mixes tokens, such as LV-ViT, got {kind}")
-        if objective is None and (r.loss == "neighbours") != isinstance(model, Grafit):
-            raise ValueError(
-                f"Trainer: loss neighbours and a Grafit need each other, got loss {r.loss} and a {type(model).__name__}"
-            )
-        if r.mix_token and teacher is not None:
-            raise ValueError(
-                "Trainer: mix_token mixes inside the model, where a teacher cannot see it; use one of them"
-            )
         self.teacher, self.threads, self.micro_batch = teacher, threads, micro_batch
+        check_recipe(r, model, teacher is not None, objective is not None)
         self.objective = objective or objective_for(r)
         self.gradients = Gradients(model, threads, micro_batch, processes)
         self.scaler = LossScaler(enabled=r.precision == "fp16")
@@ -103,7 +86,7 @@ class Trainer:
         else:
             self.optimiser, self.clip_norm = AdamW(model, r.peak_lr, r.weight_decay, threads=count), r.clip_norm
         self.ema = None if r.ema_decay is None else EMA(model, r.ema_decay, threads=count)
-        self.target_network = self._target_network()
+        self.targets = BatchTargets(model, r, teacher, self.ema, threads, micro_batch)
         self.buffers = [buffer for _, buffer in model.named_buffers() if not isinstance(buffer, Memory)]
         self.accumulated: FlatArrays | None = None  # gradients of the batches that make up the next update
         self.batches = 0  # trained on so far; random masks and mixing are drawn by this number
@@ -116,7 +99,7 @@ class Trainer:
         self.model.train()
         buffers = [(buffer, buffer.data.copy()) for buffer in self.buffers]
         with self._randomness(), ag.autocast(PRODUCTS[self.recipe.precision]):
-            targets = self._targets(images, targets)
+            targets = self.targets(images, targets)
             mean = self.scaler.scale / self.recipe.accumulate  # over the batches of an update
             loss, gradients = self.gradients(self.objective, images, targets, mean)
         self.scaler.unscale(gradients)
@@ -142,40 +125,6 @@ class Trainer:
     def _randomness(self) -> AbstractContextManager[Any]:
         """Random masks of the next batch, drawn by its number."""
         return random.using(Stream(self.recipe.seed, "train", step=self.batches))
-
-    def _targets(self, images: Any, targets: Any) -> dict[str, Any]:
-        """Everything the objective compares the outputs with: labels, and a teacher's logits."""
-        targets = dict(targets) if isinstance(targets, Mapping) else {"labels": targets}
-        if isinstance(self.model, Model) and "labels" in targets:
-            check_classes("labels", targets["labels"], self.model.num_classes)  # before they go to a GPU
-            targets = self._relabelled(targets, self.model.num_classes)
-            if isinstance(mix_token := getattr(self.model, "mix_token", None), MixToken):
-                mix_token.enabled = self.recipe.mix_token
-            targets = self.model.targets(targets)
-        if self.teacher is not None:
-            with ag.no_grad():
-                targets["teacher"] = as_tensor(self.teacher(images)).data
-        if self.target_network is not None:
-            targets["teacher"] = self.target_network(images, targets["samples"])
-        return targets
-
-    def _relabelled(self, targets: dict[str, Any], classes: int) -> dict[str, Any]:
-        """Targets with the annotator's opinion of each crop as part of its label (re-labeling)."""
-        of_crops, share = targets.pop("crop_labels", None), np.float32(self.recipe.relabel)
-        if not share:
-            return targets
-        if of_crops is None:
-            raise ValueError("Trainer: relabel needs crop_labels among the targets, as a Loader with label maps has")
-        labels = targets["labels"]
-        own = one_hot(labels, classes) if labels.ndim == 1 else labels
-        return {**targets, "labels": (1 - share) * own + share * of_crops}
-
-    def _target_network(self) -> TargetNetwork | None:
-        """The target network of a loss between views."""
-        r = self.recipe
-        if r.loss != "neighbours" or not r.instance_weight or self.ema is None or not isinstance(self.model, Grafit):
-            return None
-        return TargetNetwork(self.model, self.ema, r.repeats, self.threads, self.micro_batch)
 
     def _accumulate(self, gradients: FlatArrays) -> FlatArrays:
         """Sum of the gradients of the batches that make up one update."""
@@ -234,7 +183,7 @@ class Trainer:
         started = time.perf_counter()
         with closing(train_loader.epoch(self.epoch, self.batches - self.epoch * len(train_loader))) as batches:
             for batch in batches:
-                self.losses.append(self.step(*self._mixed(batch)))
+                self.losses.append(self.step(*self.targets.mixed(batch, self.batches)))
                 if after_batch is not None:
                     after_batch(self.losses[-1])
         if (name := self.first_not_finite()) is not None:
@@ -251,18 +200,6 @@ class Trainer:
             self.epoch, self.optimiser.steps, self.optimiser.lr, loss, scores, ema_scores, seconds, self.scaler.skipped,
             self.scaler.scale,
         )  # fmt: skip
-
-    def _mixed(self, batch: Batch) -> tuple[Any, Any]:
-        """Images and targets of the next batch, mixed as the recipe says."""
-        r = self.recipe
-        if not (r.mixup or r.cutmix):
-            return batch.images, batch.targets
-        if not isinstance(self.model, Model):
-            raise ValueError("Trainer: mixup and cutmix need a minicait Model, whose number of classes is known")
-        if isinstance(batch.targets, dict):
-            raise ValueError(f"Trainer: mixup and cutmix mix labels only, not {', '.join(sorted(batch.targets))}")
-        stream = Stream(r.seed, "mix", self.batches)
-        return mix(batch.images, one_hot(batch.labels, self.model.num_classes), r.mixup, r.cutmix, stream)
 
     def _evaluate(self, loader: Loader) -> Scores:
         with ag.autocast(PRODUCTS[self.recipe.precision]):

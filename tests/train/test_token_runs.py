@@ -14,6 +14,7 @@ from minicait.data.loader import Batch
 from minicait.models.deit import DeiT
 from minicait.train import Recipe, Trainer, recipe
 from minicait.train.recipe import RECIPES
+from minicait.train.targets import BatchTargets
 from tests.data.test_token_labels import labelled, placed
 from tests.models.small_models import SMALL_MODELS
 from tests.train.runs import assert_same_run
@@ -146,16 +147,8 @@ def test_labels_of_crops_are_part_of_labels(share):
     rng = np.random.default_rng(0)
     soft = rng.dirichlet(np.ones(10), 4).astype(np.float32)
     images = rng.standard_normal((4, 3, 16, 16)).astype(np.float32)
-    trainer, seen = Trainer(SMALL_MODELS["lvvit"](), Recipe(relabel=share), threads=1), []
-    compute = trainer.gradients
-
-    def watched(objective, images, targets, scale):
-        seen.append(targets)
-        return compute(objective, images, targets, scale)
-
-    trainer.gradients = watched
-    trainer.step(images, {"labels": np.arange(4), "crop_labels": soft, "token_labels": np.zeros((4, 16), int)})
-    (targets,) = seen
+    targets_of = BatchTargets(SMALL_MODELS["lvvit"](), Recipe(relabel=share))
+    targets = targets_of(images, {"labels": np.arange(4), "crop_labels": soft, "token_labels": np.zeros((4, 16), int)})
     assert set(targets) == {"labels", "token_labels"}
     one_hot = targets["labels"] if targets["labels"].ndim == 2 else np.eye(10, dtype=np.float32)[targets["labels"]]
     np.testing.assert_allclose(one_hot, (1 - share) * np.eye(10)[:4] + share * soft, rtol=1e-6)
@@ -167,9 +160,9 @@ def test_the_recipe():
 
 
 def test_mixup_refuses_more_than_labels():
-    trainer = Trainer(DeiT(10, 16, 4, 12, 1, 3), Recipe(mixup=0.5), threads=1)
+    targets_of = BatchTargets(DeiT(10, 16, 4, 12, 1, 3), Recipe(mixup=0.5))
     batch = Batch(
         np.zeros((2, 3, 16, 16), np.float32), {"labels": np.arange(2), "token_labels": np.zeros((2, 16), int)}
     )
     with pytest.raises(ValueError, match="mixup and cutmix mix labels only, not labels, token_labels"):
-        trainer._mixed(batch)
+        targets_of.mixed(batch, 0)
