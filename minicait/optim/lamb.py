@@ -67,13 +67,14 @@ class Lamb(Optimiser):
     def _tensors(self) -> list[Span]:
         """Start and end of every tensor with a ratio of its own, and of all others together; True if it decays."""
         layout = self.parameters.layout
-        decayed = (part for part in layout.slices.values() if part.start < layout.decayed)
-        return [*((part.start, part.stop, True) for part in decayed), (layout.decayed, layout.size, False)]
+        decayed = [part for part in layout.slices.values() if part.start < layout.decayed]
+        largest_first = sorted(decayed, key=lambda part: part.start - part.stop)  # so threads get about as much each
+        return [*((part.start, part.stop, True) for part in largest_first), (layout.decayed, layout.size, False)]
 
     def _move(self, part: slice, g: Array) -> None:
         """The ratio is known only after a pass over all of a tensor, so threads work on whole tensors."""
-        cut = ((max(start, part.start), min(end, part.stop), decays) for start, end, decays in self.tensors)
-        tensors = [(start - part.start, end - part.start, decays) for start, end, decays in cut if start < end]
+        layout, size = self.parameters.layout, part.stop - part.start
+        tensors = self.tensors if size == layout.size else [(0, size, part.start < layout.decayed)]
         p, m, v = (array[part] for array in (self.parameters.array, self.mean.array, self.square.array))
 
         def fused(tensors: list[Span]) -> None:
@@ -83,9 +84,8 @@ class Lamb(Optimiser):
 
         if not isinstance(p, np.ndarray):
             return fused(tensors)
-        largest_first = sorted(tensors, key=lambda tensor: tensor[0] - tensor[1])  # all threads get about as much
         with blas_threads(1):  # or the last digits of norms would depend on the number of CPUs
-            on_threads(fused, [[tensor] for tensor in largest_first], self.threads)
+            on_threads(fused, [[tensor] for tensor in tensors], self.threads)
 
 
 def trust_ratio(p: Array, u: Array, decay: float) -> float:
