@@ -112,7 +112,7 @@ def test_scores(z, at_once, threads, monkeypatch):
     maps = (scores.map_cos, scores.map_conditioned, scores.map_oracle)
     np.testing.assert_allclose(maps, (z["map_cos"], z["map_cond"], z["map_oracle"]), rtol=1e-12)
     assert scores.knn[10] == pytest.approx((z["otf_prob_k10"].argmax(1) == wanted).mean())
-    assert list(scores.knn) == [10, 15, 20, 25, 30] and scores.queries == 6
+    assert list(scores.knn) == [10, 15, 20, 25, 30] and scores.compared == 6
     assert scores.coarse == pytest.approx((z["logit_coarse"].argmax(1) == queries.labels).mean())
 
 
@@ -121,7 +121,7 @@ def test_without_a_coarse_prediction_and_with_unknown_classes(z):
     scores = retrieval_scores(collection, queries, fine, np.where(wanted == wanted[0], -1, wanted))
     assert scores.map_conditioned is None and scores.coarse is None
     kept = wanted != wanted[0]
-    assert scores.queries == kept.sum() and scores.map_cos == pytest.approx(z["ap_cos"][kept].mean())
+    assert scores.compared == kept.sum() and scores.map_cos == pytest.approx(z["ap_cos"][kept].mean())
     with pytest.raises(ValueError, match="no query has a fine class of the collection"):
         retrieval_scores(collection, queries, fine, np.full(6, -1))
 
