@@ -6,10 +6,11 @@ shares      the share of a batch that one worker computes
 tree        the one order in which gradients are added
 workers     threads and processes
 coupling    samples that must not be separated
-objectives  what training minimises
+objectives  what training minimises; `grafit` has its own losses
 recipe      what a run does, as plain data
 evaluate    accuracy, and where a model looks
-teacher     a trained model to distil from
+retrieval   how well embeddings find images of the same kind
+teacher     a trained model to distil from; `target_network` is the model's own average
 checkpoint  everything a run needs to continue to the bit
 """
 
