@@ -67,7 +67,8 @@ def test_every_equation_is_there():
 
 @pytest.mark.parametrize(
     "wanted",
-    ["eq. 3.1", "eq. 3.2", "eq. 3.3", "eq. 3.5", "Fig. 3.1", "Table 3.1", "Table 3.3", "Table 3.9", "eq. 4.1",
+    ["eq. 2.1", "eq. 2.2", "eq. 2.3", "eq. 2.4", "eq. 2.5", "eq. 2.6", "Fig. 2.2",
+     "eq. 3.1", "eq. 3.2", "eq. 3.3", "eq. 3.5", "Fig. 3.1", "Table 3.1", "Table 3.3", "Table 3.9", "eq. 4.1",
      "eqs. 4.2 and 4.3", "Fig. 4.1", "Tables 4.1 and 4.3", "Fig. 5.1", "Fig. 5.6", "Tables 5.1 and 5.2", "Table 5.8",
      "Tables 6.7 and 6.14"],
 )  # fmt: skip

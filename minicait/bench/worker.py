@@ -20,12 +20,14 @@ from autograd.backend import to_device
 
 from ..machine import peak_megabytes
 from ..models import Model, create_model, find_model
-from ..train import Trainer, predict
+from ..models.grafit import Grafit
+from ..train import Recipe, Trainer, predict
 from ..train.objectives import CrossEntropy
 from ..train.recipe import PRODUCTS
 from . import Job
 
 CLASSES = 10
+MEMORY = 10_000  # images that a Grafit compares with
 Step = Callable[[], Any]
 _libraries: list[Any] = []  # of PyTorch: their operators disappear with them
 
@@ -94,9 +96,18 @@ def bench_step(
                 predict(model, images, threads)
 
         return prediction
-    trainer = Trainer(model, threads=threads, micro_batch=micro_batch, processes=processes, precision=precision)
+    recipe, targets = (None, labels) if not isinstance(model, Grafit) else two_views(model, labels)
+    trainer = Trainer(model, recipe, None, threads, micro_batch, precision=precision, processes=processes)
     wait = (lambda: None) if model.device == "cpu" else model.parameters()[0].data.device.synchronize
-    return lambda: (trainer.step(images, labels), wait())
+    return lambda: (trainer.step(images, targets), wait())
+
+
+def two_views(model: Model, labels: np.ndarray) -> tuple[Recipe, dict[str, np.ndarray]]:
+    """Recipe and targets of a batch with two views of every image, which a memory knows, and a target network."""
+    recipe = Recipe(batch_size=len(labels), loss="neighbours", repeats=2, ema_decay=0.99)
+    model.remember(MEMORY)
+    samples = np.arange(len(labels)) // 2
+    return recipe, {"labels": labels[samples], "samples": samples}
 
 
 def torch_step(references: Mapping[str, Callable[[Any], Any]], job: Job, compiled: bool = False) -> Step:

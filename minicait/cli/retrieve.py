@@ -15,7 +15,6 @@ from PIL import Image
 from tqdm import tqdm
 
 from ..data.crops import centre_crop
-from ..data.folder import ImageFolder
 from ..data.groups import fine_labels
 from ..data.loader import Loader, unwrapped
 from ..data.picture import Picture
@@ -55,6 +54,7 @@ has the same fine label: the class inside a group of --groups, or the folder ins
 BATCH, SHOWN = 64, 8  # images at a time, and rows of the picture
 LARGEST = 224  # side in pixels of an image on it, before it is scaled
 FORMATS = (".png", ".jpg", ".jpeg")
+UNKNOWN = "unknown"
 
 
 def add_to(commands: Any) -> None:
@@ -85,7 +85,7 @@ def _retrieve(args: argparse.Namespace) -> int:
     train, val, *_ = source.open(model.img_size[0], args.seed, info.crop_ratio)
     with memory_advice(device, evaluation_memory(model, BATCH, args.micro_batch), "a smaller --img-size"):
         collection = _embedded(args, model.to(device), info, train)
-        queries = _embedded(args, model, info, _files(paths) if paths else val)
+        queries = _embedded(args, model, info, Files(paths) if paths else val)
     mean_cosine, deviation = spread(collection.images.vectors)
     summary: dict[str, Any] = {
         "collection": len(collection.fine), "queries": len(queries.fine), "mean_cosine": mean_cosine,
@@ -115,8 +115,22 @@ class Searched(NamedTuple):
     fine: list[str]
 
 
-def _files(paths: list[Path]) -> ImageFolder:
-    return ImageFolder(Path(), [(path, 0) for path in paths], ["unknown"])
+class Files:
+    """A dataset of given images, whose classes are not known."""
+
+    classes = fine_classes = (UNKNOWN,)
+
+    def __init__(self, paths: list[Path]) -> None:
+        self.samples = [(path, 0) for path in paths]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> tuple[Picture, int]:
+        return Picture(self.samples[index][0]), 0
+
+    def fine(self, index: int) -> int:
+        return 0
 
 
 def _embedded(args: argparse.Namespace, model: Model, info: Info, dataset: Any) -> Searched:
@@ -155,7 +169,7 @@ def _found(collection: Searched, vector: np.ndarray, count: int) -> list[tuple[i
 def _shown(searched: Searched, i: int, wanted: str | None) -> Shown:
     image = searched.dataset[int(searched.images.samples[i])][0]
     picture = image.decode() if isinstance(image, Picture) else Image.fromarray(image)
-    name = _path(searched, i) if searched.fine[i] == "unknown" else searched.fine[i]
+    name = searched.fine[i] if searched.fine[i] is not UNKNOWN else Path(_path(searched, i)).name
     square = centre_crop(picture, min(min(picture.size), LARGEST))
     return Shown(square, printable(name), None if wanted is None else searched.fine[i] == wanted)
 
@@ -163,7 +177,7 @@ def _shown(searched: Searched, i: int, wanted: str | None) -> Shown:
 def _path(searched: Searched, i: int) -> str:
     """The file of an image, or its number where it is drawn."""
     files, number = unwrapped(searched.dataset), int(searched.images.samples[i])
-    return as_text(files.samples[number][0]) if isinstance(files, ImageFolder) else f"image {number}"
+    return as_text(files.samples[number][0]) if hasattr(files, "samples") else f"image {number}"
 
 
 def _result(collection: Searched, queries: Searched, i: int, row: list[tuple[int, float]]) -> dict[str, Any]:

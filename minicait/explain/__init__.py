@@ -6,6 +6,7 @@ report       the same as an HTML page: page/ has its texts, style and scripts, `
              `packing` compresses what patches take from each other
 pictures     the same as pictures; `charts` draws a value per layer, `colours` has the colour maps
 block_graph  the graph that autograd records for one block
+neighbours   images beside the most similar ones
 write        reports on disk
 """
 

@@ -41,7 +41,7 @@ class RetrievalScores(NamedTuple):
     map_oracle: float  # with the query's coarse class known
     knn: dict[int, float]  # top-1 by number of neighbours, eq. 2.6
     coarse: float | None  # top-1 of the coarse class
-    queries: int  # of a fine class that the collection has
+    compared: int  # queries of a fine class that the collection has, which are those that count
 
 
 def embed_batches(

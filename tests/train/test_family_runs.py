@@ -15,7 +15,7 @@ from minicait.train import Trainer
 from tests.train.runs import assert_same_run, log
 
 PRESETS = ["tiny", "deit_mini", "deit_mini_distilled", "deit3_mini", "resmlp_mini", "patchconvnet_mini",
-           "patchconvnet_mini_multi", "lvvit_mini"]  # fmt: skip
+           "patchconvnet_mini_multi", "lvvit_mini", "grafit_deit_mini"]  # fmt: skip
 
 
 def train(*options):

@@ -113,7 +113,7 @@ def test_a_recipe_chooses():
         Recipe(distillation="soft", temperature=2, loss="bce"): SoftDistillation(BinaryCrossEntropy(), 0.5, 2),
     }
     assert {recipe: objective_for(recipe) for recipe in chosen} == chosen
-    with pytest.raises(ValueError, match="loss must be cross_entropy or bce, got 'hinge'"):
+    with pytest.raises(ValueError, match="loss must be cross_entropy, bce or neighbours, got 'hinge'"):
         Recipe(loss="hinge")
 
 
@@ -164,7 +164,7 @@ def test_bce_from_the_command_line(tmp_path, capsys):
     (row,) = csv.DictReader((tmp_path / "shapes-tiny-1/log.csv").read_text().splitlines())
     assert 0.2 < float(row["loss"]) < 0.8  # the mean over ten classes, of which each is about ln 2 at first
     assert main(["train", *options, "--set", "loss=hinge"]) == 2
-    assert "loss must be cross_entropy or bce, got 'hinge'" in capsys.readouterr().err
+    assert "loss must be cross_entropy, bce or neighbours, got 'hinge'" in capsys.readouterr().err
 
 
 def test_an_objective_and_targets_of_ones_own():
