@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from numbers import Number
 from typing import Any
 
@@ -114,6 +115,12 @@ class _Check:
             raise TypeError(f"check_grads: fn must return a Tensor, got {type(output).__name__}")
         return output
 
+    @cached_property
+    def unrecorded(self) -> Array:
+        """The output when nothing requires grad."""
+        with modes.no_grad():
+            return self.call([Tensor(x) for x in self.arrays]).data
+
     def gradients(self, graph: Graph, cotangent: Array) -> dict[int, Array]:
         """Gradients by index of the input; zeros for an input that the output does not depend on."""
         output, inputs = graph
@@ -130,16 +137,14 @@ class _Check:
 
     def outputs(self) -> None:
         """Check that fn gives one output, and leaves its inputs alone."""
-        again = self.record(self.arrays)[0]
-        with modes.no_grad():
-            unrecorded = self.call([Tensor(x) for x in self.arrays])
+        again, unrecorded = self.record(self.arrays)[0], self.unrecorded
         for k, (x, given) in enumerate(zip(self.arrays, self.given, strict=True)):
             if not np.array_equal(x, given, equal_nan=x.dtype in FLOATS):
                 raise self.error(f"input {k} was edited in place")
         if not np.array_equal(again.data, self.output.data, equal_nan=True):
             raise self.error("two calls gave different outputs: fn is random or keeps a state")
         close = 1e-9 if self.output.dtype == np.float64 else 1e-5
-        if not np.allclose(unrecorded.data, self.output.data, rtol=close, atol=close / 1000, equal_nan=True):
+        if not np.allclose(unrecorded, self.output.data, rtol=close, atol=close / 1000, equal_nan=True):
             raise self.error("the output differs when nothing requires grad")
 
     def properties(self, elsewhere: _Check | None) -> dict[int, Array]:
@@ -214,7 +219,8 @@ class _Check:
     def compare(self, k: int, gradient: Array, u: Array, steps: list[float], tolerance: float) -> Comparison:
         """Compare both sides along one direction of input k."""
         with modes.no_grad(), np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            return compare(self.along(k), self.arrays[k], u, gradient, self.cotangent, tolerance, steps)
+            y = self.unrecorded
+            return compare(self.along(k), self.arrays[k], y, u, gradient, self.cotangent, tolerance, steps)
 
     def along(self, k: int) -> Callable[[Array], Array]:
         """fn as a function of input k alone."""
@@ -301,7 +307,8 @@ class _Check:
         with modes.no_grad(), np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             for one, value, n in zip(np.eye(x.size), x.flat, magnitudes_of(x).flat, strict=True):
                 u = one.reshape(x.shape) * max(1, abs(value))
-                columns.append(derivative(f, x, u, STEPS[USUAL - 1 : USUAL + MORE + n]).ravel() / u.max())
+                steps = STEPS[USUAL - 1 : USUAL + MORE + n]
+                columns.append(derivative(f, x, self.unrecorded, u, steps).ravel() / u.max())
         return np.stack(rows), np.stack(columns, axis=1)
 
     def error(self, text: str, kind: type[GradientError] = GradientError) -> GradientError:

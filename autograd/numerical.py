@@ -28,13 +28,20 @@ class Comparison(NamedTuple):
 
 
 def compare(
-    f: Callable[[Array], Array], x: Array, u: Array, gradient: Array, v: Array, tolerance: float, steps: list[float]
+    f: Callable[[Array], Array],
+    x: Array,
+    y: Array,
+    u: Array,
+    gradient: Array,
+    v: Array,
+    tolerance: float,
+    steps: list[float],
 ) -> Comparison:
-    """Compare the gradient of v . f(x) with numerical derivatives along u, until a step gives the same."""
+    """Compare the gradient of v . f(x), where y = f(x), with numerical derivatives along u, until a step agrees."""
     analytic = float((gradient * u)[u != 0].sum())
     bends, steepest, sensitive = [], 0.0, np.zeros(v.shape, bool)
     for step in steps:
-        points = points_along(f, x, u, step)
+        points = points_along(f, x, y, u, step)
         same = (points == points[2]) | np.isnan(points) & np.isnan(points[2])
         moved = ~same.all(axis=0)  # the others are constant: they add no error however large
         terms = np.where(moved, v * slope_of(points, step), 0)
@@ -61,17 +68,17 @@ def magnitudes_of(x: Array) -> Array:
     return np.clip(n, 0, len(STEPS) - USUAL - MORE).astype(int)
 
 
-def derivative(f: Callable[[Array], Array], x: Array, u: Array, steps: list[float]) -> Array:
+def derivative(f: Callable[[Array], Array], x: Array, y: Array, u: Array, steps: list[float]) -> Array:
     """J u, from the largest step for which f is smooth."""
     for step in steps:
-        points = points_along(f, x, u, step)
+        points = points_along(f, x, y, u, step)
         if bend_of(points, step) < 1e-3:
             break
     return slope_of(points, step)
 
 
-def points_along(f: Callable[[Array], Array], x: Array, u: Array, step: float) -> Array:
-    return np.stack([f(x + k * step * u) for k in (-2, -1, 0, 1, 2)])
+def points_along(f: Callable[[Array], Array], x: Array, y: Array, u: Array, step: float) -> Array:
+    return np.stack([f(x + k * step * u) if k else y for k in (-2, -1, 0, 1, 2)])
 
 
 def slope_of(points: Array, step: float) -> Array:

@@ -8,6 +8,9 @@ from hypothesis import HealthCheck, settings
 
 from tests.attack import TALLY
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # every CPU has a process: threads of matrix products would wait for each other
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when NumPy is imported, here and in processes of tests
+
 QUIET = [HealthCheck.too_slow]
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=150, suppress_health_check=QUIET)
 settings.register_profile("dev", deadline=None, max_examples=100, suppress_health_check=QUIET)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ SIZES = st.integers(0, 4)
 SEEDS = st.integers(0, 2**32 - 1)
 
 
+@cache  # hypothesis validates a strategy once
 def shapes(min_dims: int = 0, max_dims: int = 4, min_size: int = 0) -> st.SearchStrategy[tuple[int, ...]]:
     return st.lists(st.integers(min_size, 4), min_size=min_dims, max_size=max_dims).map(tuple)
 
@@ -22,10 +24,11 @@ def broadcastable(draw: Any, count: int = 2, min_size: int = 0) -> list[tuple[in
     result = []
     for _ in range(count):
         start = draw(st.integers(0, len(full)))
-        result.append(tuple(draw(st.sampled_from([1, n])) for n in full[start:]))
+        result.append(tuple(draw(st.sampled_from((1, n))) for n in full[start:]))
     return result
 
 
+@cache
 def axes(ndim: int, empty: bool = True) -> st.SearchStrategy[Any]:
     """NumPy's axis argument: None, one axis counted from either end, or several."""
     if ndim == 0:
@@ -43,7 +46,7 @@ def arrays(draw: Any, shape: tuple[int, ...], low: float | None = None, high: fl
     return laid_out(x, draw(st.sampled_from(LAYOUTS)))
 
 
-LAYOUTS = ["C", "F", "every second", "backwards", "inside", "read-only"]
+LAYOUTS = ("C", "F", "every second", "backwards", "inside", "read-only")
 
 
 def laid_out(x: np.ndarray, layout: str) -> np.ndarray:

@@ -12,8 +12,9 @@ PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type
 
 def saved(kind, size=(40, 30), mode="RGB", **options):
     """An image of a smooth colour gradient."""
-    row, column = np.mgrid[: size[1], : size[0]]
-    pixels = np.stack([row * 200 // size[1], column * 200 // size[0], 0 * row + 90], -1).astype(np.uint8)
+    pixels = np.full((*size[::-1], 3), 90, np.uint8)
+    pixels[..., 0] = (np.arange(size[1]) * 200 // size[1])[:, None]
+    pixels[..., 1] = np.arange(size[0]) * 200 // size[0]
     buffer = io.BytesIO()
     Image.fromarray(pixels).convert(mode).save(buffer, kind, **options)
     return buffer.getvalue()
@@ -32,9 +33,9 @@ def png(width, height, colour=2, depth=8, extra=b"", pixels=True):
     return b"\x89PNG\r\n\x1a\n" + header + extra + chunk(b"IDAT", packed) + chunk(b"IEND")
 
 
-def jpeg_of_size(width, height):
+def jpeg_of_size(width, height, **options):
     """A JPEG whose header claims another size."""
-    content = saved("jpeg")
+    content = saved("jpeg", **options)
     start = content.index(b"\xff\xc0") + 5
     return content[:start] + struct.pack(">HH", height, width) + content[start + 4 :]
 
@@ -48,7 +49,8 @@ def jpeg_with_scans(count, size=(40, 30)):
 
 def jpeg_of_empty_scans(count, frame=0xC0):
     """A JPEG that is not progressive, with the three components in turn in scans without a byte."""
-    content = saved("jpeg", (8000, 8000) if count > 100 else (40, 30), subsampling=0)
+    width, height = (8000, 8000) if count > 100 else (40, 30)
+    content = jpeg_of_size(width, height, subsampling=0)
     head = content[: content.index(b"\xff\xda")].replace(b"\xff\xc0", bytes([0xFF, frame]))
     scans = [b"\xff\xda\0\x08\x01" + bytes([i % 3 + 1, 0x11 if i % 3 else 0]) + b"\0\x3f\0" for i in range(count)]
     return head + b"".join(scans) + b"\xff\xd9"
