@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from urllib.parse import urljoin
 
@@ -63,7 +64,7 @@ def recognised(file: WeightFile) -> Info:
         some = next(iter(family.presets.values())).changed(depth=1)
         try:
             shapes = file.renamed(family.model.official).shapes
-            if first_block(shapes) != first_block(family.model.shapes_of(some)):  # by this, families exclude each other
+            if first_block(shapes) != _first_block(family.model, some):  # type: ignore[arg-type]  # classes are hashable
                 continue
             config = family.model.config_of(shapes)
         except (KeyError, IndexError, ValueError, ZeroDivisionError):
@@ -75,6 +76,12 @@ def recognised(file: WeightFile) -> Info:
         return _info(family, config)
     known = ", ".join(family.name for family in FAMILIES)
     raise ValueError(f"{file.path.name} does not hold the weights of a known model ({known})")
+
+
+@cache
+def _first_block(model: type[Model], config: Config) -> set[str]:
+    """Names of the tensors of the first block: by these, families exclude each other."""
+    return first_block(model.shapes_of(config))
 
 
 def _info(family: Family, config: Config) -> Info:
