@@ -179,7 +179,11 @@ def test_training_and_evaluating_on_groups(tmp_path, monkeypatch, capsys):
     assert plan["data"]["groups"] == str(tmp_path / "mine.json") and plan["recipe"]["loss"] == "neighbours"
     weights = ["--device", "cpu", "--weights", str(run / "weights/best.safetensors"), "--val-images", "20"]
     assert main(["eval", *weights, "--groups", "mine.json", "--json"]) == 0
-    assert 0 <= json.loads(capsys.readouterr().out)["top1"] <= 1
+    top1 = json.loads(capsys.readouterr().out)["top1"]
+    assert f"computed anew: top-1 {top1:.1%}; mean cosine of two images" in out
+    searched = [*weights, "--groups", "mine.json", "--train-images", "32", "--json"]
+    assert main(["retrieve", *searched]) == 0  # embeds all images, and finds what the memory of the file has
+    assert json.loads(capsys.readouterr().out)["coarse"] == pytest.approx(top1)
     assert main(["eval", *weights]) == 2
     assert "the model does not know 10 of the data's classes" in capsys.readouterr().err
     (tmp_path / "mine.json").write_text(json.dumps({"a": CLASSES}))

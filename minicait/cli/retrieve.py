@@ -25,7 +25,6 @@ from ..files.atomic import check_destination
 from ..files.pretrained import load_model, outputs_for
 from ..files.weights import Info
 from ..models import Model
-from ..models.grafit import Grafit
 from ..run.advice import evaluation_memory, memory_advice
 from ..run.pictures import write_picture
 from ..text import printable
@@ -150,7 +149,7 @@ def _scores(
 ) -> RetrievalScores:
     """Search for all queries. The coarse class is predicted by neighbours, or by a head that has these classes."""
     classes, odds = collection.dataset.classes, None
-    if isinstance(model, Grafit):
+    if model.has_memory:
         odds = neighbour_odds(collection.images, queries.images, len(classes), args.threads)
     elif queries.images.logits is not None:
         with suppress(ValueError):  # other classes

@@ -30,7 +30,6 @@ SIGMA = 0.05  # sigma of eq. 2.2, the temperature
 UNSEEN = -60.0  # logit of a class that the memory does not have: below all others, which are at least -1 / sigma
 EPS = 1e-5  # of the heads' norms
 TRUNKS = (cait.FAMILY, deit.FAMILY, deit3.FAMILY, resmlp.FAMILY, patchconvnet.FAMILY, lvvit.FAMILY)
-NORMS: Mapping[str, Any] = {"layer": nn.LayerNorm, "batch": nn.BatchNorm}
 PROJECTORS = ("mlp", "fc")
 SIZES = ("img_size", "patch_size", "dim", "depth", "drop_path_rate")  # of the trunk
 
@@ -45,11 +44,11 @@ def find_trunk(name: str) -> tuple[Family, Any]:
 
 
 class Head(nn.Module):
-    """Projector or predictor, as in BYOL: fc2(ReLU(norm(fc1(x)))). Layer norm, unlike BYOL's, couples no samples."""
+    """Projector or predictor: fc2(ReLU(norm(fc1(x)))). BYOL's have batch norm; layer norm couples no samples."""
 
-    def __init__(self, inputs: int, hidden: int, outputs: int, norm: str, stream: Stream) -> None:
+    def __init__(self, inputs: int, hidden: int, outputs: int, stream: Stream) -> None:
         self.fc1 = nn.Linear(inputs, hidden, stream=stream.named("fc1"))
-        self.norm = NORMS[norm](hidden, EPS)
+        self.norm = nn.LayerNorm(hidden, EPS)
         self.fc2 = nn.Linear(hidden, outputs, stream=stream.named("fc2"))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -68,16 +67,14 @@ class GrafitConfig(Config):
     trunk: str  # name of a model; its sizes are the fields above, everything else is as there
     embedding: int  # values of an embedding
     projector: str  # "mlp", or "fc": linear
-    norm: str  # in both heads: "layer" or "batch"
     memory: int  # number of training images
 
     least: ClassVar[Mapping[str, int]] = {**Config.least, "embedding": 1, "memory": 0}
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, known in (("projector", PROJECTORS), ("norm", NORMS)):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)[:80]!r}")
+        if self.projector not in PROJECTORS:
+            raise ValueError(f"projector must be one of {', '.join(PROJECTORS)}, got {self.projector[:80]!r}")
         assert self.trunk_config  # refuses sizes that fit no trunk
 
     @property
@@ -134,7 +131,6 @@ class Grafit(Model):
     trunk      name of a model, whose sizes count where none are given; without its classifier, it is `backbone`
     embedding  D, number of values of an embedding
     projector  "mlp", or "fc" for Grafit FC: linear
-    norm       in the heads: "layer", or "batch" as in BYOL, for which a batch stays whole
     memory     number of training images; `remember` changes it
     """
 
@@ -142,6 +138,7 @@ class Grafit(Model):
     config_type: ClassVar[type[Config]] = GrafitConfig
     no_decay = frozenset({"pos_embed", "cls_token"})
     classifiers = ("memory", "memory_labels")
+    has_memory = True
 
     def __init__(
         self,
@@ -153,7 +150,6 @@ class Grafit(Model):
         trunk: str = "deit_small_patch16_224",
         embedding: int = 256,
         projector: str = "mlp",
-        norm: str = "layer",
         memory: int = 0,
         drop_path_rate: float | None = None,
         seed: int = 0,
@@ -162,19 +158,18 @@ class Grafit(Model):
         given: dict[str, Any] = dict(zip(SIZES, (img_size, patch_size, dim, depth, drop_path_rate), strict=True))
         sizes = {name: getattr(preset, name) if size is None else size for name, size in given.items()}
         self.config = c = self.configure(
-            num_classes=num_classes, **sizes, trunk=trunk, embedding=embedding, projector=projector, norm=norm,
-            memory=memory,
+            num_classes=num_classes, **sizes, trunk=trunk, embedding=embedding, projector=projector, memory=memory,
         )  # fmt: skip
         stream = Stream(seed, "grafit")
         self.backbone = family.model.from_config(c.trunk_config, seed)
         for name in self.backbone.classifiers:
             setattr(self.backbone, name, Identity())
         self.projector: nn.Module = (
-            Head(c.dim, 2 * c.dim, embedding, norm, stream.named("projector"))
+            Head(c.dim, 2 * c.dim, embedding, stream.named("projector"))
             if projector == "mlp"
             else nn.Linear(c.dim, embedding, stream=stream.named("projector"))
         )
-        self.predictor = Head(embedding, 2 * embedding, embedding, norm, stream.named("predictor"))
+        self.predictor = Head(embedding, 2 * embedding, embedding, stream.named("predictor"))
         self.memory = nn.Memory(np.zeros((memory, embedding), np.float32))  # of length one, or 0: not seen yet
         self.memory_labels = nn.Memory(np.full(memory, -1))  # -1: not seen yet
 
@@ -226,7 +221,7 @@ class Grafit(Model):
             self.memory_labels.data = xp.full(count, -1)
 
     def targets(self, targets: Mapping[str, Any]) -> dict[str, Any]:
-        """Add "neighbours" (B, N), how the images of the memory are related to each image of the batch.
+        """Add "related" (B, N), how the images of the memory are related to each image of the batch.
 
         0  not compared: it is the image itself, or was not seen yet
         1  of another class
@@ -243,10 +238,10 @@ class Grafit(Model):
                 "number of training images"
             )
         rows, chosen, wanted = (constant(x, known) for x in (first_views(samples), samples, labels))
-        neighbours = array_module(known).zeros((len(samples), len(known)), np.int8)
-        neighbours[rows] = (np.int8(1) + (known == wanted[rows, None])) * (known >= 0)
-        neighbours[rows, chosen[rows]] = 0
-        return {**targets, "neighbours": neighbours}
+        related = array_module(known).zeros((len(samples), len(known)), np.int8)
+        related[rows] = (np.int8(1) + (known == wanted[rows, None])) * (known >= 0)
+        related[rows, chosen[rows]] = 0
+        return {**targets, "related": related}
 
     def memorise(self, targets: Mapping[str, Any], features: Array) -> None:
         """m_i <- (m_i + g(x_i)) / 2 for the first view of every image, then of length one again.
@@ -261,6 +256,13 @@ class Grafit(Model):
         mean = (memory[chosen[rows]] + features[rows]) / 2
         memory[chosen[rows]] = mean / xp.maximum(xp.linalg.norm(mean, axis=-1, keepdims=True), TINY)
         known[chosen[rows]] = wanted[rows]
+
+    def refresh(self, samples: np.ndarray, labels: np.ndarray, vectors: np.ndarray) -> None:
+        """Replace the memory by embeddings of training images with the weights as they are; others are forgotten."""
+        memory, known = self.memory.data, self.memory_labels.data
+        memory[...], known[...] = 0, -1
+        chosen = constant(samples, known)
+        memory[chosen], known[chosen] = constant(vectors, memory), constant(labels, known)
 
     # ---- files
 
@@ -277,8 +279,8 @@ class Grafit(Model):
 
 
 def first_views(samples: np.ndarray) -> np.ndarray:
-    """Rows of a batch in which an image stands for the first time; its other views follow it."""
-    return np.flatnonzero(np.concatenate([[True], samples[1:] != samples[:-1]])[: len(samples)])
+    """Rows of a batch in which an image stands for the first time."""
+    return np.sort(np.unique(samples, return_index=True)[1])
 
 
 def _integers(targets: Mapping[str, Any], name: str) -> np.ndarray:
@@ -292,14 +294,17 @@ def _integers(targets: Mapping[str, Any], name: str) -> np.ndarray:
     return values
 
 
-def _preset(trunk: str) -> GrafitConfig:
+def _preset(trunk: str, projector: str) -> GrafitConfig:
     sizes = {name: getattr(find_trunk(trunk)[1], name) for name in SIZES}
-    return GrafitConfig(**sizes, num_classes=1000, trunk=trunk, embedding=128, projector="mlp", norm="layer", memory=0)
+    return GrafitConfig(**sizes, num_classes=1000, trunk=trunk, embedding=128, projector=projector, memory=0)
 
 
 # ours, for small images; the thesis has a ResNet-50 with embeddings of 256, or of 128 for Grafit FC
 PRESETS = {
-    f"grafit_{trunk}_{size}": _preset(f"{trunk}_{size}") for trunk in ("deit_mini", "cait_tiny") for size in (32, 64)
+    f"grafit_{trunk}{'_fc' if projector == 'fc' else ''}_{size}": _preset(f"{trunk}_{size}", projector)
+    for trunk in ("deit_mini", "cait_tiny")
+    for projector in PROJECTORS
+    for size in (32, 64)
 }
 
 FAMILY = Family("grafit", Grafit, PRESETS, {})

@@ -184,6 +184,7 @@ class Model(Module):
     classifiers        names of layers and parameters that belong to classes, to be replaced for other classes, the head
                        first
     classifies_patches True if `outputs` has logits of every patch
+    has_memory   True if images are compared with a memory of training images, as in Grafit
     stem_modules       names of the modules that couple samples, if `outputs(images)` is `trunk(stem(images))` and all
                        of them are in `stem`: that runs on the whole batch, and `trunk` on micro-batches
     """
@@ -193,6 +194,7 @@ class Model(Module):
     no_decay: ClassVar[frozenset[str]] = frozenset()
     classifiers: tuple[str, ...] = ("head",)
     classifies_patches: ClassVar[bool] = False
+    has_memory: ClassVar[bool] = False
     stem_modules: ClassVar[tuple[str, ...]] = ()
 
     def stem(self, images: Any) -> Tensor:
@@ -210,6 +212,9 @@ class Model(Module):
 
     def memorise(self, targets: Mapping[str, Any], features: Array) -> None:
         """Keep the features of a batch after its step, if the objective has kept them: nothing, without a memory."""
+
+    def refresh(self, samples: np.ndarray, labels: np.ndarray, vectors: np.ndarray) -> None:
+        """Replace what is in the memory by embeddings of these images: nothing, without a memory."""
 
     def outputs(self, images: Any) -> Outputs:
         raise TypeError(f"{type(self).__name__} needs a method outputs(self, images)")

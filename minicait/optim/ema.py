@@ -18,10 +18,12 @@ class EMA:
 
     Early on, d = (1 + t) / (10 + t), or a short run would evaluate little but the initial weights. Buffers are averaged
     alike; those that are not floating-point are copied, and a Memory stays the model's own.
+
+    warmup  False: d is the decay from the first step on, as the target network of Grafit has it
     """
 
-    def __init__(self, model: Module, decay: float = 0.99996, threads: int = 1) -> None:
-        self.decay = decay
+    def __init__(self, model: Module, decay: float = 0.99996, threads: int = 1, warmup: bool = True) -> None:
+        self.decay, self.warmup = decay, warmup
         self.steps, self.threads = 0, threads
         self.parameters = flat_parameters(model)
         self.average = self.parameters.weights.copy()
@@ -30,7 +32,7 @@ class EMA:
 
     def update(self) -> None:
         self.steps += 1
-        part = 1 - min(self.decay, (1 + self.steps) / (10 + self.steps))
+        part = 1 - (min(self.decay, (1 + self.steps) / (10 + self.steps)) if self.warmup else self.decay)
         self.parameters.attach()
 
         def follow(_: int, arrays: tuple[Array, ...]) -> None:

@@ -81,6 +81,8 @@ def training_memory(
     copies = 5 + (recipe.ema_decay is not None) + (recipe.accumulate > 1)
     cost, images = model.cost(), min(micro_batch or recipe.batch_size, recipe.batch_size)
     values = copies * cost.parameters + recipe.batch_size * 3 * math.prod(model.img_size)
+    values += model.config.kept  # a memory of training images, and how a batch is related to it, in bytes
+    values += recipe.batch_size * getattr(model.config, "memory", 0) // FLOAT32
     values += 0 if teacher is None else teacher.cost().parameters
     values += recipe.batch_size * model.config.patches * model.num_classes if token_labels else 0
     return MemoryEstimate(images, cost.activation_bytes, FLOAT32 * values)

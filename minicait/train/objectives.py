@@ -6,8 +6,9 @@ the samples on axis 0, so that a batch can be cut along it:
     labels        class indices (B,), or soft labels (B, K) after mixup
     token_labels  the same for every patch, (B, N) or (B, N, K), such as a Loader with label maps adds; by default,
                   every patch has the label of its image
-    teacher       logits of a teacher (B, K), for distillation; embeddings of a target network (B, T - 1, D), for Grafit
-    neighbours    how every training image is related to each sample (B, N), for Grafit
+    teacher       logits of a teacher (B, K), for distillation
+    related       how every training image is related to each sample (B, N), for Grafit
+    other_views   a target network's embeddings of the other views of the image (B, T - 1, D), for Grafit
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from autograd.backend import Array, array_module
 from autograd.ops.loss import soft_targets
 
 from ..models.model import Outputs
-from .grafit import neighbours_for
+from .grafit import Neighbours
 from .recipe import Recipe
 
 Targets = Mapping[str, Array]
@@ -31,7 +32,7 @@ Objective = Callable[[Outputs, Targets], Tensor]
 
 def objective_for(recipe: Recipe) -> Objective:
     if recipe.loss == "neighbours":
-        return neighbours_for(recipe)
+        return Neighbours(recipe.repeats, recipe.instance_weight)
     labels: Objective = CrossEntropy(recipe.label_smoothing, recipe.token_weight)
     if recipe.loss == "bce":
         labels = BinaryCrossEntropy(recipe.label_smoothing, recipe.token_weight, recipe.bce_threshold)

@@ -77,6 +77,27 @@ class Recipe:
             raise ValueError("recipe: bce_threshold makes zeros and ones of targets, so label_smoothing must be 0")
         if self.distillation not in (None, "hard", "soft"):
             raise ValueError(f"recipe: distillation must be hard or soft, got {self.distillation!r}")
+        if self.loss == "neighbours":
+            self._check_neighbours()
+
+    def _check_neighbours(self) -> None:
+        """Raise ValueError if a setting does not go with Grafit's loss."""
+        names = ("mixup", "cutmix", "mix_token", "label_smoothing", "distillation")
+        if used := [name for name in names if getattr(self, name)]:
+            raise ValueError(f"recipe: loss neighbours compares images by their class, and takes no {', '.join(used)}")
+        if self.accumulate > 1:
+            raise ValueError("recipe: loss neighbours changes its memory in every step, so accumulate must be 1")
+        if self.batch_size % self.repeats:
+            views = f"{self.repeats}, the views of an image (repeats)"
+            raise ValueError(f"recipe: batch_size must be a multiple of {views}, got {self.batch_size}")
+        if self.instance_weight and (self.repeats < 2 or self.ema_decay is None):
+            needs = "repeats of at least 2" if self.repeats < 2 else "ema_decay, for the network to compare them with"
+            raise ValueError(f"recipe: an instance_weight above 0 compares views of an image, and needs {needs}")
+
+    @property
+    def has_target_network(self) -> bool:
+        """True if the moving average is what predictions are compared with, as in Grafit."""
+        return self.loss == "neighbours" and self.instance_weight > 0
 
     @property
     def peak_lr(self) -> float:

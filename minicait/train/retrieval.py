@@ -15,7 +15,7 @@ from autograd.backend import to_device
 
 from ..data.loader import Batch
 from ..machine import blas_threads, cpu_count, in_order
-from ..models.grafit import SIGMA, Grafit
+from ..models.grafit import SIGMA
 from ..models.model import Model
 from .evaluate import in_pieces
 
@@ -50,7 +50,7 @@ def embed_batches(
     """Embed all images of a Loader with numbered images."""
 
     def work(part: Any) -> tuple[np.ndarray, ...]:
-        if isinstance(model, Grafit):  # whose logits depend on the memory, which is made anew here
+        if model.has_memory:  # its logits depend on the memory, which is made anew here
             return (to_device(model.embed(part).data, "cpu"),)
         outputs = model.outputs(part)
         return to_device(model.embedding(outputs).data, "cpu"), to_device(model.evaluated(outputs).data, "cpu")

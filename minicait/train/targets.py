@@ -14,7 +14,6 @@ from autograd.tensor import as_tensor
 
 from ..data.loader import Batch
 from ..data.mixing import mix, one_hot
-from ..models.grafit import Grafit
 from ..models.model import Model
 from ..nn import MixToken, Module
 from ..optim import EMA
@@ -33,7 +32,7 @@ def check_recipe(recipe: Recipe, model: Module, taught: bool, own_objective: boo
         raise ValueError(f"Trainer: mix_token needs a model that mixes tokens, such as LV-ViT, got {kind}")
     if r.mix_token and taught:
         raise ValueError("Trainer: mix_token mixes inside the model, where a teacher cannot see it; use one of them")
-    if not own_objective and (r.loss == "neighbours") != isinstance(model, Grafit):
+    if not own_objective and (r.loss == "neighbours") != getattr(model, "has_memory", False):
         raise ValueError(f"Trainer: loss neighbours and a Grafit need each other, got loss {r.loss} and a {kind}")
 
 
@@ -51,7 +50,7 @@ class BatchTargets:
     ) -> None:
         self.model, self.recipe, self.teacher = model, recipe, teacher
         self.target_network = None
-        if recipe.loss == "neighbours" and recipe.instance_weight and isinstance(model, Grafit) and ema is not None:
+        if recipe.has_target_network and isinstance(model, Model) and ema is not None:
             self.target_network = TargetNetwork(model, ema, recipe.repeats, threads, micro_batch)
 
     def mixed(self, batch: Batch, number: int) -> tuple[Any, Any]:
@@ -79,7 +78,7 @@ class BatchTargets:
             with ag.no_grad():
                 targets["teacher"] = as_tensor(self.teacher(images)).data
         if self.target_network is not None:
-            targets["teacher"] = self.target_network(images, targets["samples"])
+            targets["other_views"] = self.target_network(images, targets["samples"])
         return targets
 
     def _relabelled(self, targets: dict[str, Any], classes: int) -> dict[str, Any]:

@@ -85,7 +85,7 @@ class Trainer:
             self.clip_norm = None
         else:
             self.optimiser, self.clip_norm = AdamW(model, r.peak_lr, r.weight_decay, threads=count), r.clip_norm
-        self.ema = None if r.ema_decay is None else EMA(model, r.ema_decay, threads=count)
+        self.ema = None if r.ema_decay is None else EMA(model, r.ema_decay, count, not r.has_target_network)
         self.targets = BatchTargets(model, r, teacher, self.ema, threads, micro_batch)
         self.buffers = [buffer for _, buffer in model.named_buffers() if not isinstance(buffer, Memory)]
         self.accumulated: FlatArrays | None = None  # gradients of the batches that make up the next update
@@ -109,13 +109,13 @@ class Trainer:
             restore(buffers)
             if self.scaler.exhausted:
                 raise self._stop(images, targets)
-        elif self.gradients.features is not None and isinstance(self.model, Model):
-            self.model.memorise(targets, self.gradients.features)
         if (self.batches + 1) % self.recipe.accumulate == 0:
             if self.scaler.accepts(norm):  # a step that overflowed is skipped
                 if self.clip_norm is not None:
                     clip_gradients(gradients, self.clip_norm, norm)
                 self.optimiser.step(gradients, self.lr, norm)
+                if self.gradients.features is not None and isinstance(self.model, Model):
+                    self.model.memorise(targets, self.gradients.features)
                 if self.ema is not None:
                     self.ema.update()
             self.accumulated = None

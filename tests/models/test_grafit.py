@@ -13,7 +13,7 @@ from minicait import nn
 from minicait.files.weights import load_weights
 from minicait.models import Outputs
 from minicait.models.deit import DeiT
-from minicait.models.grafit import SIGMA, TRUNKS, Grafit, Head, first_views
+from minicait.models.grafit import EPS, SIGMA, TRUNKS, Grafit, Head, first_views
 from minicait.models.model import check_fits
 from minicait.nn import normalised
 from minicait.optim import EMA
@@ -77,7 +77,7 @@ def test_the_neighbour_loss(z, sigma, name):
     """Eqs. 2.2 and 2.3, and their gradient."""
     model, g = of_golden_memory(z), Tensor(z["knn_g"], requires_grad=True)
     index = z["knn_index"]
-    neighbours = model.targets({"samples": index, "labels": z["knn_coarse"][index]})["neighbours"]
+    neighbours = model.targets({"samples": index, "labels": z["knn_coarse"][index]})["related"]
     logits = ops.linear(normalised(g) / sigma, model.memory)
     losses = neighbour_loss(logits, neighbours)
     assert close(losses.mean(), z[name])
@@ -93,7 +93,7 @@ def test_the_total_loss_as_a_mean_over_samples(z, weight, name):
     """Eq. 2.4, also over micro-batches that separate the views of an image."""
     model, samples = of_golden_memory(z), np.repeat(z["knn_index"], 3)
     targets = model.targets({"samples": samples, "labels": z["knn_coarse"][samples]})
-    targets["teacher"] = others(z["inst_target"])
+    targets["other_views"] = others(z["inst_target"])
     logits = ops.linear(normalised(np.repeat(z["knn_g"], 3, axis=0)) / SIGMA, model.memory)
     outputs = Outputs(logits, predicted=Tensor(z["inst_q"].reshape(12, 6)))
     objective = Neighbours(3, weight)
@@ -119,7 +119,10 @@ def test_heads(z, norm):
     """Projector, predictor and the target's projector, with the gradients of the sum of both losses."""
     heads = {}
     for name, sizes in (("proj", (5, 8, 6)), ("pred", (6, 8, 6)), ("proj_xi", (5, 8, 6))):
-        heads[name] = Head(*sizes, norm, Stream(0)).astype(np.float64)
+        heads[name] = Head(*sizes, Stream(0))
+        if norm == "batch":  # BYOL's
+            heads[name].norm = nn.BatchNorm(8, EPS)
+        heads[name].astype(np.float64)
         heads[name].load_state_dict({k: z[f"weight:{name}.{v}"] for k, v in NAMES.items()}, strict=False)
     features = Tensor(z["features"].reshape(12, 5), requires_grad=True)
     projected, target = heads["proj"](features), heads["proj_xi"](z["features_xi"].reshape(12, 5)).numpy()
@@ -129,7 +132,7 @@ def test_heads(z, norm):
     inst = instance_loss(predicted, others(target.reshape(4, 3, 6))).mean()
     model, index = of_golden_memory(z), z["knn_index"]
     targets = model.targets({"samples": index, "labels": z["knn_coarse"][index]})
-    knn = neighbour_loss(ops.linear(normalised(projected[::3]) / SIGMA, model.memory), targets["neighbours"]).mean()
+    knn = neighbour_loss(ops.linear(normalised(projected[::3]) / SIGMA, model.memory), targets["related"]).mean()
     assert close(inst, z[f"{norm}:loss_inst"]) and close(knn, z[f"{norm}:loss_knn"])
     names = [(head, name) for head in ("proj", "pred") for name in NAMES]
     parameters = [dict(heads[head].named_parameters())[name] for head, name in names]
@@ -208,8 +211,8 @@ def test_neighbours_of_a_batch():
     model.memory_labels.data[...] = [0, 1, -1, 0, 2, 0]
     targets = {"samples": np.array([3, 3, 2, 2, 4, 4]), "labels": np.array([0, 0, 1, 1, 2, 2]), "more": np.zeros(6)}
     got = model.targets(targets)
-    assert got["neighbours"].dtype == np.int8 and got.keys() == {*targets, "neighbours"}
-    assert got["neighbours"].tolist() == [
+    assert got["related"].dtype == np.int8 and got.keys() == {*targets, "related"}
+    assert got["related"].tolist() == [
         [2, 1, 0, 0, 1, 2], [0] * 6,  # itself is not compared, nor is an image that was not seen; nor a second view
         [1, 2, 0, 1, 1, 1], [0] * 6,
         [1, 1, 0, 1, 0, 1], [0] * 6,
@@ -237,6 +240,20 @@ def test_the_first_view_of_an_image_is_remembered_as_it_is():
 def test_targets_that_are_missing_or_wrong(targets, sentence):
     with pytest.raises(ValueError, match=sentence):
         small(memory=5).targets(targets)
+
+
+def test_an_image_that_comes_again_later_in_a_batch_has_one_first_view():
+    assert first_views(np.array([9, 9, 1, 1, 5, 5, 9, 9])).tolist() == [0, 2, 4]
+
+
+def test_refreshing_forgets_what_was_there():
+    model = small(memory=4)
+    seen(model, 4)
+    vectors = normalised(np.random.default_rng(5).standard_normal((2, model.config.embedding))).numpy()
+    model.refresh(np.array([3, 1]), np.array([2, 0]), vectors)
+    assert model.memory_labels.numpy().tolist() == [-1, 0, -1, 2]
+    np.testing.assert_allclose(model.memory.numpy()[[3, 1]], vectors, rtol=1e-6)
+    assert not model.memory.numpy()[[0, 2]].any()
 
 
 def test_the_memory_has_the_size_of_the_training_set():
@@ -274,8 +291,6 @@ def test_what_cannot_be_a_trunk():
             ValueError, match=f"trunk must be the name of a model with one vector of features, got '{name}'"
         ):
             Grafit(trunk=name)
-    with pytest.raises(ValueError, match="Grafit: norm must be one of layer, batch, got 'group'"):
-        small(norm="group")
     with pytest.raises(ValueError, match="Grafit: projector must be one of mlp, fc, got 'deep'"):
         small(projector="deep")
     with pytest.raises(ValueError, match="Grafit: dim 13 does not divide into 3 heads"):
@@ -288,10 +303,9 @@ def test_a_trunk_starts_as_the_model_alone():
         np.testing.assert_array_equal(value, alone.state_dict()[name])
 
 
-def test_batch_norm_couples_and_a_linear_projector_is_one_layer():
-    assert [m.couples_samples for _, m in small(norm="batch").named_modules()].count(True) == 2
+def test_nothing_couples_samples_and_a_linear_projector_is_one_layer():
     assert not any(m.couples_samples for _, m in small().named_modules())
-    fc = small(projector="fc", norm="batch")
+    fc = small(projector="fc")
     assert type(fc.projector) is nn.Linear and fc.parameter_count() == fc.cost().parameters
 
 

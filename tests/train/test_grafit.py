@@ -177,7 +177,7 @@ def test_snca_needs_no_views_and_no_average():
     model = small()
     before = model.predictor.fc1.weight.numpy().copy()
     trainer = stepped(model, recipe)
-    assert trainer.target_network is None and trainer.ema is None
+    assert trainer.targets.target_network is None and trainer.ema is None
     weight = model.predictor.fc1.weight.numpy()
     np.testing.assert_allclose(weight, before * (1 - 1e-3 * 0.05) ** 2, rtol=1e-5)  # only weight decay
 
@@ -236,13 +236,6 @@ def test_features_come_back_in_order():
     assert plain.features is None
 
 
-def test_batch_norm_in_the_heads_keeps_the_batch_whole():
-    trainer = stepped(small(norm="batch"))
-    assert trainer.model.projector.norm.num_batches_tracked.numpy() == 2  # once for every step, not for every piece
-    with pytest.raises(ValueError, match=r"BatchNorm \(projector.norm\) couples the samples of a batch"):
-        stepped(small(norm="batch"), micro_batch=2)
-
-
 # ---- the target network
 
 
@@ -275,6 +268,7 @@ def test_targets_of_a_view_are_the_other_views():
         ({"ema_decay": None}, "instance_weight above 0 .* needs ema_decay"),
         ({"repeats": 3}, r"batch_size must be a multiple of 3, the views of an image \(repeats\), got 8"),
         ({"mixup": 0.2, "label_smoothing": 0.1}, "loss neighbours .* takes no mixup, label_smoothing"),
+        ({"accumulate": 2}, "accumulate must be 1"),
         ({"instance_weight": -1.0}, "instance_weight must be at least 0"),
         ({"loss": "neighbors"}, "loss must be cross_entropy, bce or neighbours"),
         (
@@ -328,4 +322,16 @@ def test_a_memory_has_no_average():
 def test_the_recipe():
     recipe = RECIPES["small-grafit"]
     trainer = Trainer(Grafit(2, 16, 4, 12, 1, trunk="deit_mini_32"), recipe, threads=1)
-    assert trainer.objective == Neighbours(recipe.repeats, 1.0) and trainer.target_network.views == recipe.repeats
+    assert (
+        trainer.objective == Neighbours(recipe.repeats, 1.0) and trainer.targets.target_network.views == recipe.repeats
+    )
+
+
+def test_the_target_network_follows_at_its_decay_from_the_first_step_on():
+    trainer = Trainer(small(), RECIPE, threads=1)
+    trainer.model.remember(44)
+    before = {name: p.numpy().copy() for name, p in trainer.model.named_parameters()}
+    trainer.step(*batches(1)[0])
+    for name, p in trainer.model.named_parameters():
+        want = RECIPE.ema_decay * before[name] + (1 - RECIPE.ema_decay) * p.numpy()
+        np.testing.assert_allclose(trainer.ema.average[name], want, rtol=1e-5, atol=1e-7, err_msg=name)
