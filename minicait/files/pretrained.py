@@ -13,7 +13,7 @@ import numpy as np
 
 from ..data.imagenet import imagenet_classes
 from ..models import FAMILIES, Config, Family, Model, check_fits, family_named, find_published, published_models
-from ..models.model import MAX_SIDE
+from ..models.config import MAX_SIDE
 from ..models.recognise import first_block
 from .download import DownloadError, cache_directory, download
 from .weights import FORMATS, Info, WeightFile, load_weights, open_weights

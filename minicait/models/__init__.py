@@ -1,4 +1,4 @@
-"""Models: `model` says what a model is; each family is one file that ends in its own table of sizes.
+"""Models: `model` says what a model is, `config` what its sizes are; each family is one file that ends in its own table of sizes.
 
 cait          CaiT: talking heads, class attention, LayerScale
 deit          DeiT: a class token, a distillation token
@@ -18,8 +18,9 @@ import difflib
 import fnmatch
 
 from . import cait, deit, deit3, grafit, lvvit, patchconvnet, resmlp
+from .config import Config, check_fits
 from .cost import Cost
-from .model import Config, Family, Model, Outputs, Published, check_fits, outputs_of
+from .model import Family, Model, Outputs, Published, outputs_of
 
 FAMILIES: tuple[Family, ...] = (
     cait.FAMILY, deit.FAMILY, deit3.FAMILY, resmlp.FAMILY, patchconvnet.FAMILY, lvvit.FAMILY,

@@ -17,8 +17,9 @@ from .. import nn
 from ..nn import drop_paths_drawn, residual
 from ..nn.layers import truncated_normal
 from . import cost
+from .config import Config
 from .cost import Cost, Part, cost_of
-from .model import Config, Family, LazyTensor, Model, Outputs, Published
+from .model import Family, LazyTensor, Model, Outputs, Published
 from .positions import resized_positions
 from .recognise import blocks_in
 from .transformer import TransformerConfig, sizes_in

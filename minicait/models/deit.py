@@ -18,8 +18,9 @@ from .. import nn
 from ..nn import drop_paths_drawn, residual
 from ..nn.layers import truncated_normal
 from . import cost
+from .config import Config
 from .cost import Cost, cost_of
-from .model import Config, Family, LazyTensor, Model, Outputs, Published
+from .model import Family, LazyTensor, Model, Outputs, Published
 from .positions import resized_positions
 from .transformer import TransformerConfig, linear_rates, sizes_in
 

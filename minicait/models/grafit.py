@@ -23,8 +23,9 @@ from .. import nn
 from ..nn import normalised
 from ..nn.layers import TINY
 from . import cait, cost, deit, deit3, lvvit, patchconvnet, resmlp
+from .config import Config
 from .cost import Cost, Part
-from .model import Config, Family, LazyTensor, Model, Outputs
+from .model import Family, LazyTensor, Model, Outputs
 
 SIGMA = 0.05  # sigma of eq. 2.2, the temperature
 UNSEEN = -60.0  # logit of a class that the memory does not have: below all others, which are at least -1 / sigma

@@ -10,7 +10,8 @@ import numpy as np
 from autograd.kernels import softmax
 
 from ..nn.record import Record
-from .model import Config, Outputs
+from .config import Config
+from .model import Outputs
 
 
 def token_rows(inside: Record, config: Config, token: int = 0) -> dict[str, np.ndarray]:

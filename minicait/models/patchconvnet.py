@@ -20,8 +20,9 @@ from .. import nn
 from ..nn import drop_paths_drawn, residual
 from ..nn.layers import truncated_normal
 from . import cost
+from .config import Config
 from .cost import Cost, Part, cost_of
-from .model import Config, Family, Model, Outputs, Published
+from .model import Family, Model, Outputs, Published
 from .recognise import blocks_in, preset_of
 
 CLASS_MLP_RATIO = 3

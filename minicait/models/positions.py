@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from .model import Config, LazyTensor
+from .config import Config
+from .model import LazyTensor
 
 
 def resized_positions(

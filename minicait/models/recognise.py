@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from .model import Config
+from .config import Config
 
 
 def blocks_in(shapes: Mapping[str, tuple[int, ...]], stage: str = "blocks") -> int:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .model import MOST, Config
+from .config import MOST, Config
 from .recognise import blocks_in, mlp_ratio, preset_of
 
 CHANNELS = 64  # of a head in most vision transformers

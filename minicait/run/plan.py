@@ -12,7 +12,7 @@ from ..data.source import Source
 from ..data.token_labels import LabelMaps
 from ..files.pretrained import load_model, open_pretrained
 from ..models import Model, create_model, find_model
-from ..models.model import MAX_SIDE
+from ..models.config import MAX_SIDE
 from ..schema import check_fields
 from ..train.recipe import Recipe
 

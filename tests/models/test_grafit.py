@@ -12,9 +12,9 @@ from autograd.random import Stream
 from minicait import nn
 from minicait.files.weights import load_weights
 from minicait.models import Outputs
+from minicait.models.config import check_fits
 from minicait.models.deit import DeiT
 from minicait.models.grafit import EPS, SIGMA, TRUNKS, Grafit, Head, first_views
-from minicait.models.model import check_fits
 from minicait.nn import normalised
 from minicait.optim import EMA
 from minicait.train.grafit import Neighbours, instance_loss, neighbour_loss
