@@ -24,10 +24,16 @@ from minicait.train import RECIPES, Trainer
 from minicait.train.teacher import Teacher
 from tests.data.test_crops import photograph
 from tests.test_main_job import run_example
-from tests.train.runs import assert_same_run, log
+from tests.train.runs import assert_same_run, log, narrow_presets
 
 ROOT = Path(__file__).parents[1]
 SMALL = ["--device", "cpu", "--preset", "tiny", "--img-size", "16", "--patch-size", "8", "--batch-size", "8"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _narrow_presets():
+    with narrow_presets():
+        yield
 
 
 @pytest.fixture(scope="module")

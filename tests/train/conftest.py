@@ -1,6 +1,12 @@
 import pytest
 
-from tests.train.runs import train
+from tests.train.runs import narrow_presets, train
+
+
+@pytest.fixture
+def narrow():
+    with narrow_presets():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -12,10 +12,16 @@ from minicait.cli.train import _model_name
 from minicait.data.shapes import CLASSES
 from minicait.models import FAMILIES
 from minicait.train import Trainer
-from tests.train.runs import assert_same_run, log
+from tests.train.runs import assert_same_run, log, narrow_presets
 
 PRESETS = ["tiny", "deit_mini", "deit_mini_distilled", "deit3_mini", "resmlp_mini", "patchconvnet_mini",
            "patchconvnet_mini_multi", "lvvit_mini", "grafit_deit_mini"]  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _narrow_presets():
+    with narrow_presets():
+        yield
 
 
 def train(*options):

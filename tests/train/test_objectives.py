@@ -155,7 +155,7 @@ def test_a_student_learns_from_a_teacher(kind, loss):
     assert losses[-1] < losses[0]
 
 
-def test_bce_from_the_command_line(tmp_path, capsys):
+def test_bce_from_the_command_line(narrow, tmp_path, capsys):
     options = ["--preset", "tiny", "--img-size", "16", "--patch-size", "8", "--train-images", "32",
                "--val-images", "10", "--batch-size", "8", "--epochs", "1", "--device", "cpu",
                "--out", str(tmp_path)]  # fmt: skip

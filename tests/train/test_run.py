@@ -26,7 +26,7 @@ def test_the_folder_of_a_run(finished):
     assert info.class_names[0] == "circle" and model.num_classes == 10
 
 
-def test_what_it_prints(tmp_path, capsys):
+def test_what_it_prints(narrow, tmp_path, capsys):
     assert train(tmp_path, "--runs", "2", "--epochs", "2", "--train-images", "24") == 0
     text = capsys.readouterr().out
     parts = [
@@ -110,7 +110,7 @@ def test_resuming_takes_the_plan_as_it_was(options, sentence, capsys):
     assert sentence in capsys.readouterr().err
 
 
-def test_a_run_is_resumed_with_another_micro_batch(tmp_path, capsys):
+def test_a_run_is_resumed_with_another_micro_batch(narrow, tmp_path, capsys):
     """It belongs to the machine, not to the plan: results differ by rounding, if at all."""
     assert train(tmp_path, "--micro-batch", "1", "--epochs", "1") == 0
     folder = tmp_path / "shapes-tiny-1"

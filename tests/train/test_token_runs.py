@@ -85,6 +85,28 @@ def test_what_the_plan_says(photos, maps, tmp_path, monkeypatch, capsys):
     assert "12 training images" in text and "RandAugment" not in text
 
 
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        (["--data", "photos", "--preset", "lvvit_mini_32"], "small-tokens"),
+        (["--data", "photos", "--preset", "lvvit_mini"], "small-tokens"),
+        (["--data", "shapes", "--preset", "lvvit_mini"], "small-tokens"),
+        (["--data", "photos", "--preset", "lvvit_t"], "lvvit"),
+        (["--data", "imagenette", "--preset", "lvvit_t"], "lvvit"),
+    ],
+)
+def test_the_recipe_by_default(monkeypatch, options, name):
+    plans = []
+
+    def planned(plan, *_, **__):
+        plans.append(plan)
+        raise ValueError("enough")
+
+    monkeypatch.setattr("minicait.cli.train.new_run", planned)
+    assert train(*options, "--token-labels", "labels.safetensors") == 2
+    assert plans[0].recipe == recipe(name)
+
+
 def test_labels_change_what_is_learned(photos, maps, whole, tmp_path):
     assert train("--data", photos / "photos", *LVVIT, "--recipe", "small-tokens", "--out", tmp_path) == 0
     with pytest.raises(AssertionError):
@@ -118,6 +140,7 @@ WRONG = {
     ),
     "mixup": (["--set", "mixup=0.2"], "token labels cannot be mixed by mixup and cutmix; set both to 0"),
     "cutmix": (["--set", "cutmix=1"], "token labels cannot be mixed by mixup and cutmix"),
+    "a threshold": (["--recipe", "small-deit3"], "token labels are probabilities, which bce_threshold makes zeros"),
     "no file": (["--token-labels", "nowhere"], "there is no file of label maps"),
     "another file": (["--token-labels", __file__], "test_token_runs.py is damaged or not a safetensors file"),
     "other data": (["--data", "shapes"], "labels.safetensors is for other classes: it has 3, the data has 10"),
