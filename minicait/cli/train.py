@@ -160,10 +160,11 @@ def _recipe_name(args: argparse.Namespace, config: Config) -> str:
         return "small-grafit"
     if args.weights is not None:
         return "transfer"
+    side = config.img_size[0]
+    if args.token_labels is not None:
+        return "small-tokens" if side <= 64 else "lvvit"
     if args.data == "shapes":
         return "shapes"
-    side = config.img_size[0]
     if side <= 32 and args.data not in NAMED:
         return "tiny-images"
-    small = "small" if args.token_labels is None else "small-tokens"
-    return small if side <= 64 else "imagenette"
+    return "small" if side <= 64 else "imagenette"

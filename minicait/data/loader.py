@@ -72,13 +72,6 @@ class InMemory:
         return self._kept[index]
 
 
-def unwrapped(dataset: Any) -> Any:
-    """The dataset inside those that only keep or relabel its images."""
-    while hasattr(dataset, "dataset"):
-        dataset = dataset.dataset
-    return dataset
-
-
 class Loader:
     """Batches of a dataset.
 

@@ -68,6 +68,8 @@ class Plan:
             raise ValueError(f"token labels need a model that classifies patches, such as LV-ViT, but this is a {name}")
         if r.mixup or r.cutmix:
             raise ValueError("token labels cannot be mixed by mixup and cutmix; set both to 0, and mix_token to true")
+        if r.bce_threshold is not None:
+            raise ValueError("token labels are probabilities, which bce_threshold makes zeros and ones; set it to None")
         return LabelMaps(open_label_file(self.token_labels), images, model.grid)
 
 

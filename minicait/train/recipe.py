@@ -73,8 +73,9 @@ class Recipe:
             raise ValueError(f"recipe: loss must be cross_entropy, bce or neighbours, got {self.loss!r}")
         if self.bce_threshold is not None and self.loss != "bce":
             raise ValueError(f"recipe: bce_threshold needs loss=bce, got {self.loss}")
-        if self.bce_threshold is not None and self.label_smoothing:
-            raise ValueError("recipe: bce_threshold makes zeros and ones of targets, so label_smoothing must be 0")
+        for name in ("label_smoothing", "relabel"):
+            if self.bce_threshold is not None and getattr(self, name):
+                raise ValueError(f"recipe: bce_threshold makes zeros and ones of targets, so {name} must be 0")
         if self.distillation not in (None, "hard", "soft"):
             raise ValueError(f"recipe: distillation must be hard or soft, got {self.distillation!r}")
 

@@ -107,7 +107,7 @@ def test_recipes():
     wrongs = [{"epochs": 0}, {"batch_size": 0}, {"distillation": "medium"}, {"lr": float("nan")}, {"lr": float("inf")},
               {"label_smoothing": 7}, {"mixup": -1}, {"ema_decay": 2}, {"clip_norm": -1}, {"seed": "a"},
               {"loss": "hinge"}, {"optimiser": "sgd"}, {"bce_threshold": 0.0},
-              {"loss": "bce", "bce_threshold": 1.0}]  # fmt: skip
+              {"loss": "bce", "bce_threshold": 1.0}, {"loss": "bce", "bce_threshold": 0.0, "relabel": 0.5}]  # fmt: skip
     for wrong in wrongs:
         with pytest.raises(ValueError, match="recipe: "):
             Recipe(**wrong)

@@ -17,7 +17,7 @@ from minicait.train.recipe import RECIPES
 from minicait.train.targets import BatchTargets
 from tests.data.test_token_labels import labelled, placed
 from tests.models.small_models import SMALL_MODELS
-from tests.train.runs import assert_same_run
+from tests.train.runs import assert_same_run, tensors
 
 LVVIT = ["--preset", "lvvit_mini", "--img-size", "16", "--patch-size", "4", "--batch-size", "6", "--epochs", "2",
          "--checkpoint-batches", "1"]  # fmt: skip
@@ -85,10 +85,38 @@ def test_what_the_plan_says(photos, maps, tmp_path, monkeypatch, capsys):
     assert "12 training images" in text and "RandAugment" not in text
 
 
-def test_labels_change_what_is_learned(photos, maps, whole, tmp_path):
-    assert train("--data", photos / "photos", *LVVIT, "--recipe", "small-tokens", "--out", tmp_path) == 0
-    with pytest.raises(AssertionError):
-        assert_same_run(tmp_path / whole.name, whole)
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        (["--data", "photos", "--preset", "lvvit_mini_32"], "small-tokens"),
+        (["--data", "photos", "--preset", "lvvit_mini"], "small-tokens"),
+        (["--data", "shapes", "--preset", "lvvit_mini"], "small-tokens"),
+        (["--data", "photos", "--preset", "lvvit_t"], "lvvit"),
+        (["--data", "imagenette", "--preset", "lvvit_t"], "lvvit"),
+    ],
+)
+def test_the_recipe_by_default(monkeypatch, options, name):
+    plans = []
+
+    def planned(plan, *_, **__):
+        plans.append(plan)
+        raise ValueError("enough")
+
+    monkeypatch.setattr("minicait.cli.train.new_run", planned)
+    assert train(*options, "--token-labels", "labels.safetensors") == 2
+    assert plans[0].recipe == recipe(name)
+
+
+def test_labels_change_what_is_learned(photos, maps, tmp_path):
+    """With the same images: the recipe has nothing that does otherwise when there are token labels."""
+    given = ["--data", photos / "photos", *LVVIT, "--epochs", 1, "--recipe", "small-tokens"]
+    learned = []
+    for name, labels in {"without": [], "again": [], "with": ["--token-labels", maps]}.items():
+        assert train(*given, *labels, "--out", tmp_path / name) == 0
+        learned.append(tensors(tmp_path / name / "photos-lvvit_mini-1/weights/last.safetensors"))
+    without, again, with_maps = learned
+    assert all(np.array_equal(without[name], again[name]) for name in without)
+    assert not any(np.array_equal(without[name], with_maps[name]) for name in ("head.weight", "aux_head.weight"))
 
 
 def test_a_changed_file_is_refused(photos, maps, whole, tmp_path, capsys):
@@ -118,6 +146,7 @@ WRONG = {
     ),
     "mixup": (["--set", "mixup=0.2"], "token labels cannot be mixed by mixup and cutmix; set both to 0"),
     "cutmix": (["--set", "cutmix=1"], "token labels cannot be mixed by mixup and cutmix"),
+    "a threshold": (["--recipe", "small-deit3"], "token labels are probabilities, which bce_threshold makes zeros"),
     "no file": (["--token-labels", "nowhere"], "there is no file of label maps"),
     "another file": (["--token-labels", __file__], "test_token_runs.py is damaged or not a safetensors file"),
     "other data": (["--data", "shapes"], "labels.safetensors is for other classes: it has 3, the data has 10"),
