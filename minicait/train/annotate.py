@@ -5,8 +5,9 @@ A model that classifies patches, such as LV-ViT, has logits of every patch. A he
 at windows, a part of the image at a time, and its logits of a window are those of the cell at the window's centre.
 
 Either way a map covers the whole image. A photograph is squashed to a square, and not cut to one, so that a crop is the
-same fractions of the map as of the image. Models know distorted images: random crops are distorted as much. A square
-with borders would have every object smaller than it was in training.
+same fractions of the map as of the image. Random crops, which are squashed to squares too, have sides of up to 4:3: so
+far, models know the distortion from training, and beyond they do not. A square with borders would distort nothing, but
+show every object smaller.
 """
 
 from __future__ import annotations
@@ -118,8 +119,7 @@ def _windows(cells: int, window: float) -> tuple[list[tuple[float, float]], np.n
     """Start and end of the windows along a side, as fractions of it, and the number of the window of every cell.
 
     A window has its cell in its centre, unless it would reach beyond the image; then it is moved inside, and cells at
-    the border share it. (With windows that are filled up with mirrored pixels, objects at the border are named less
-    well.)
+    the border share it. So a window shows nothing but the image.
     """
     if not 1 <= cells <= MAX_CELLS:
         raise ValueError(f"cells must be from 1 to {MAX_CELLS}, got {cells}")
