@@ -9,8 +9,8 @@ run by hand. What rows need comes first: a teacher (DeiT-Ti, fine-tuned at 96 pi
 by the LV-ViT that learned the label of the image for every patch. After an interruption, the same command continues.
 
 All is measured with the weights after the last epoch, since the best are chosen on the same validation images: top-1,
-that of each head, and retrieval (`knn` with 20 neighbours). Teachers and annotators have theirs, too. Only `ema_top1` is
-of the running average of the weights.
+that of each head, and retrieval (`knn` with 20 neighbours). Teachers and annotators have theirs, too. Only `ema_top1`
+is of the running average of the weights.
 """
 
 from __future__ import annotations

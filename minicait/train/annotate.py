@@ -12,7 +12,6 @@ show every object smaller.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -29,8 +28,8 @@ from ..data.loader import Dataset, Loader
 from ..data.picture import Picture, normalise
 from ..files.atomic import check_destination
 from ..files.part import Part
-from ..files.pretrained import load_model, open_pretrained, outputs_for
 from .evaluate import NOT_FINITE, in_pieces
+from .expert import Expert
 
 CELLS = 7  # rows and columns of windows, by default
 MAX_CELLS = 32  # rows and columns of windows, all of which are in memory
@@ -38,7 +37,7 @@ WINDOW = 0.5  # side of a window, by default, as a share of the image's
 BATCH = 32  # images or windows that are computed together, and more if an image has more windows
 
 
-class Annotator:
+class Annotator(Expert):
     """A trained model that makes label maps for some classes: `annotator(looks)` returns logits (B, rows, columns, K).
 
     img_size  side of the images that the model takes, by default as in training; a model that classifies patches has
@@ -58,12 +57,8 @@ class Annotator:
         threads: int | None = None,
         micro_batch: int | None = None,
     ) -> None:
-        self.model, self.info = load_model(weights, img_size)
-        self.threads, self.micro_batch = threads, micro_batch
-        try:
-            self.outputs = outputs_for(classes, self.info, self.model.num_classes)
-        except ValueError as error:
-            raise ValueError(f"{weights} cannot label these images: {error}") from error
+        refusal = f"{weights} cannot label these images"
+        super().__init__(weights, classes, refusal, img_size, device, threads, micro_batch)
         self.side = self.model.img_size[0]
         if self.model.classifies_patches:
             if cells is not None or window is not None:
@@ -73,10 +68,7 @@ class Annotator:
             cells, window = CELLS if cells is None else cells, WINDOW if window is None else window
             self.cells = cells, cells
             self.edges, self.of_cell = _windows(cells, window)
-        self.model.to(device)
-        with open_pretrained(weights)[0].path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        self.description = Description(list(classes), Path(weights).name, digest, self.side, window)
+        self.description = Description(list(classes), Path(weights).name, self.hash, self.side, window)
 
     @property
     def looks(self) -> int:
