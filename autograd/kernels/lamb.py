@@ -26,11 +26,12 @@ _CHUNK = 1 << 17  # values that are updated at a time, so that they stay in the 
 
 
 def _lamb_numpy(
-    p: Array, g: Array, m: Array, v: Array, scale: float, of_mean: float, of_root: float, lr: float, b1: float,
-    b2: float, eps: float, decay: float,
+    p: Array, g: Array, m: Array, v: Array, scale: float, mean_correction: float, root_correction: float, lr: float,
+    b1: float, b2: float, eps: float, decay: float,
 ) -> None:  # fmt: skip
     """One tensor: its u, chunk by chunk, and then, with the ratio, its p."""
-    xp, u, of_p, of_u = array_module(p), array_module(p).empty(p.shape, p.dtype), 0.0, 0.0
+    xp, p_squares, u_squares = array_module(p), 0.0, 0.0
+    u = xp.empty(p.shape, p.dtype)
     chunks = [slice(start, start + _CHUNK) for start in range(0, p.size, _CHUNK)]
     for chunk in chunks:
         part, mean, square, step = p[chunk], m[chunk], v[chunk], u[chunk]
@@ -42,14 +43,14 @@ def _lamb_numpy(
         square *= b2
         square += step
         xp.sqrt(square, out=step)
-        step *= of_root / of_mean
-        step += eps / of_mean
+        step *= root_correction / mean_correction
+        step += eps / mean_correction
         xp.divide(mean, step, out=step)
         if decay:
             step += part * decay
-            of_p += float(xp.vdot(part, part))
-            of_u += float(xp.vdot(step, step))
-    ratio = math.sqrt(of_p / of_u) if of_p > 0 and of_u > 0 else 1.0
+            p_squares += float(xp.vdot(part, part))
+            u_squares += float(xp.vdot(step, step))
+    ratio = math.sqrt(p_squares / u_squares) if p_squares > 0 and u_squares > 0 else 1.0
     for chunk in chunks:
         u[chunk] *= lr * ratio
         p[chunk] -= u[chunk]
@@ -62,39 +63,39 @@ _PIECE, _BLOCK = 4096, 256
 _LAMB = """
 extern "C" __global__ void lamb_direction(
     const T* p, const T* g, T* m, T* v, T* u, const long long* pieces, double* squares,
-    wide_t scale, wide_t of_mean, wide_t of_root, wide_t b1, wide_t b2, wide_t eps, wide_t decay
+    wide_t scale, wide_t mean_correction, wide_t root_correction, wide_t b1, wide_t b2, wide_t eps, wide_t decay
 ) {
     const long long* piece = pieces + 4 * (long long)blockIdx.x;
     const wide_t own_decay = piece[2] < piece[3] ? decay : wide_t(0);
-    double of_p = 0, of_u = 0;
+    double p_squares = 0, u_squares = 0;
     for (long long i = piece[0] + threadIdx.x; i < piece[1]; i += blockDim.x) {
         const wide_t weight = p[i], grad = scale * g[i];
         const wide_t mean = b1 * m[i] + (1 - b1) * grad, square = b2 * v[i] + (1 - b2) * grad * grad;
-        const wide_t step = of_mean * mean / (sqrt(square) * of_root + eps) + own_decay * weight;
+        const wide_t step = mean_correction * mean / (sqrt(square) * root_correction + eps) + own_decay * weight;
         m[i] = mean;
         v[i] = square;
         u[i] = step;
-        of_p += double(weight) * weight;
-        of_u += double(step) * step;
+        p_squares += double(weight) * weight;
+        u_squares += double(step) * step;
     }
-    of_p = over_block(of_p, Sum());
-    of_u = over_block(of_u, Sum());
+    p_squares = over_block(p_squares, Sum());
+    u_squares = over_block(u_squares, Sum());
     if (threadIdx.x == 0) {
-        squares[2 * (long long)blockIdx.x] = of_p;
-        squares[2 * (long long)blockIdx.x + 1] = of_u;
+        squares[2 * (long long)blockIdx.x] = p_squares;
+        squares[2 * (long long)blockIdx.x + 1] = u_squares;
     }
 }
 
 extern "C" __global__ void lamb_move(T* p, const T* u, const long long* pieces, const double* squares, wide_t lr) {
     const long long* piece = pieces + 4 * (long long)blockIdx.x;
-    double of_p = 0, of_u = 0;
+    double p_squares = 0, u_squares = 0;
     for (long long i = piece[2] + threadIdx.x; i < piece[3]; i += blockDim.x) {
-        of_p += squares[2 * i];
-        of_u += squares[2 * i + 1];
+        p_squares += squares[2 * i];
+        u_squares += squares[2 * i + 1];
     }
-    of_p = over_block(of_p, Sum());
-    of_u = over_block(of_u, Sum());
-    const wide_t rate = lr * wide_t(of_p > 0 && of_u > 0 ? sqrt(of_p / of_u) : 1.0);
+    p_squares = over_block(p_squares, Sum());
+    u_squares = over_block(u_squares, Sum());
+    const wide_t rate = lr * wide_t(p_squares > 0 && u_squares > 0 ? sqrt(p_squares / u_squares) : 1.0);
     for (long long i = piece[0] + threadIdx.x; i < piece[1]; i += blockDim.x) p[i] -= rate * u[i];
 }
 """
@@ -117,17 +118,18 @@ def lamb(
 ) -> None:  # fmt: skip
     """LAMB's step number `step` (from 1) for these tensors in the flat arrays, along `scale` g: moves p, m and v."""
     b1, b2 = betas
-    of_mean, of_root = 1 / (1 - b1**step), 1 / math.sqrt(1 - b2**step)
+    mean_correction, root_correction = 1 / (1 - b1**step), 1 / math.sqrt(1 - b2**step)
+    factors = scale, mean_correction, root_correction
     if not launch.on_gpu(p):
         for start, end, decayed in tensors:
             part, own_decay = slice(start, end), decay if decayed else 0.0
-            _lamb_numpy(p[part], g[part], m[part], v[part], scale, of_mean, of_root, lr, b1, b2, eps, own_decay)
+            _lamb_numpy(p[part], g[part], m[part], v[part], *factors, lr, b1, b2, eps, own_decay)
         return
     xp, wide = array_module(p), np.promote_types(p.dtype, np.float32).type
     g = xp.ascontiguousarray(g, p.dtype)
     pieces = _pieces(tuple((start, end, decayed and decay != 0) for start, end, decayed in tensors), device_of(p))
     u, squares = xp.empty(p.shape, p.dtype), xp.empty((len(pieces), 2), np.float64)
-    of = (wide(x) for x in (scale, of_mean, of_root, b1, b2, eps, decay))
+    constants = (wide(x) for x in (*factors, b1, b2, eps, decay))
     direction, move = (launch.compiled(_LAMB, f"lamb_{name}", p.dtype.name) for name in ("direction", "move"))
-    direction((len(pieces),), (_BLOCK,), (p, g, m, v, u, pieces, squares, *of))
+    direction((len(pieces),), (_BLOCK,), (p, g, m, v, u, pieces, squares, *constants))
     move((len(pieces),), (_BLOCK,), (p, u, pieces, squares, wide(lr)))

@@ -15,8 +15,8 @@ from PIL import Image
 from tqdm import tqdm
 
 from ..data.crops import centre_crop
-from ..data.groups import fine_labels
-from ..data.loader import Loader, unwrapped
+from ..data.groups import fine_labels, unwrapped
+from ..data.loader import Loader
 from ..data.picture import Picture
 from ..data.source import Source
 from ..data.transforms import evaluation

@@ -91,6 +91,13 @@ class Grouped:
         return self.dataset.label(index)
 
 
+def unwrapped(dataset: Any) -> Any:
+    """The dataset inside those that only keep or relabel its images."""
+    while hasattr(dataset, "dataset"):
+        dataset = dataset.dataset
+    return dataset
+
+
 def fine_labels(dataset: Any) -> tuple[list[str], np.ndarray]:
     """Names of the fine classes, and the fine label of every image."""
     while not hasattr(dataset, "fine") and hasattr(dataset, "dataset"):

@@ -31,6 +31,7 @@ from ..files.tensorfile import DTYPES, TensorFile, array_blocks, open_tensors, w
 from ..schema import check_fields, from_json
 from ..text import shortened
 from .folder import ImageFolder
+from .groups import unwrapped
 from .shapes import Shapes
 
 TOP = 5  # classes that a cell has
@@ -163,10 +164,11 @@ def _hash(text: str, tensors: Mapping[str, Iterator[np.ndarray]], shapes: Mappin
 
 def image_names(dataset: Any) -> list[bytes]:
     """Path, relative to the dataset's folder, and file size of every image; shapes have a number."""
-    dataset = getattr(dataset, "dataset", dataset)  # of one that is kept in memory
+    dataset = unwrapped(dataset)
     if isinstance(dataset, ImageFolder):
         paths = (path for path, _ in dataset.samples)
         return [os.fsencode(f"{p.relative_to(dataset.root).as_posix()} ({p.stat().st_size} bytes)") for p in paths]
     if isinstance(dataset, Shapes):
-        return [f"shapes/{dataset.difficulty}/{dataset.size}/{dataset.seed}/{i}".encode() for i in range(len(dataset))]
+        kind = f"{dataset.difficulty}{'-coloured' if dataset.coloured else ''}"
+        return [f"shapes/{kind}/{dataset.size}/{dataset.seed}/{i}".encode() for i in range(len(dataset))]
     raise ValueError(f"images of a {type(dataset).__name__} have no names by which their label maps can be found")

@@ -20,6 +20,9 @@ class LabelMaps:
 
     token_labels  of every token (N, K), from the top left to the bottom right
     crop_labels   of the crop as a whole (K,), for re-labeling
+
+    Labels are float32 of all classes: for 14 x 14 tokens and 1000 classes 784 kB for each image, more than the 602 kB
+    of its 224 x 224 pixels. The Loader holds them as it does the pixels, of up to two batches in advance.
     """
 
     def __init__(self, file: LabelFile, images: Any, grid: Grid) -> None:

@@ -1,4 +1,4 @@
-"""Models: `model` says what a model is, `config` what sizes it has; each family is one file that ends in a table of them.
+"""Models: `model` says what one is, `config` what sizes it has; each family is one file that ends in a table of sizes.
 
 cait          CaiT: talking heads, class attention, LayerScale
 deit          DeiT: a class token, a distillation token

@@ -29,7 +29,8 @@ class AdamW(Optimiser):
         p = p - self.lr * m_hat / (np.sqrt(v_hat) + self.eps)
         return p, m, v
 
-    def _move(self, part: slice, g: Array) -> None:
+    def _move(self, part: slice, g: Array, scale: float) -> None:
+        """AdamW does not clip: `scale` is 1."""
         first_undecayed = self.parameters.layout.decayed - part.start
 
         def fused(start: int, arrays: tuple[Array, ...]) -> None:

@@ -39,7 +39,6 @@ class Lamb(Optimiser):
     ) -> None:
         super().__init__(model, lr, weight_decay, betas, eps, threads)
         self.max_norm = max_norm
-        self.clipped = 1.0  # gradients of this step are divided by it
         self.tensors = self._tensors()
 
     def update(
@@ -60,9 +59,10 @@ class Lamb(Optimiser):
         """The number by which gradients of this norm are divided."""
         return 1.0 if self.max_norm is None else max(1.0, norm / self.max_norm)
 
-    def _clip(self, gradients: Mapping[str, Array], norm: float | None) -> None:
-        if self.max_norm is not None:
-            self.clipped = self.clipping(global_norm(gradients) if norm is None else norm)
+    def _scale(self, gradients: Mapping[str, Array], norm: float | None) -> float:
+        if self.max_norm is None:
+            return 1.0
+        return 1 / self.clipping(global_norm(gradients) if norm is None else norm)
 
     def _tensors(self) -> list[Span]:
         """Start and end of every tensor with a ratio of its own, and of all others together; True if it decays."""
@@ -71,16 +71,14 @@ class Lamb(Optimiser):
         largest_first = sorted(decayed, key=lambda part: part.start - part.stop)  # so threads get about as much each
         return [*((part.start, part.stop, True) for part in largest_first), (layout.decayed, layout.size, False)]
 
-    def _move(self, part: slice, g: Array) -> None:
+    def _move(self, part: slice, g: Array, scale: float) -> None:
         """The ratio is known only after a pass over all of a tensor, so threads work on whole tensors."""
         layout, size = self.parameters.layout, part.stop - part.start
         tensors = self.tensors if size == layout.size else [(0, size, part.start < layout.decayed)]
         p, m, v = (array[part] for array in (self.parameters.array, self.mean.array, self.square.array))
 
-        def fused(tensors: list[Span]) -> None:
-            kernels.lamb(
-                p, g, m, v, tensors, self.steps, self.lr, self.betas, self.eps, self.weight_decay, 1 / self.clipped
-            )
+        def fused(some: list[Span]) -> None:
+            kernels.lamb(p, g, m, v, some, self.steps, self.lr, self.betas, self.eps, self.weight_decay, scale)
 
         if not isinstance(p, np.ndarray):
             return fused(tensors)
@@ -90,5 +88,5 @@ class Lamb(Optimiser):
 
 def trust_ratio(p: Array, u: Array, decay: float) -> float:
     """|p| / |u|, for a step u of weights p. It is 1 without weight decay, and where one of the two is zero."""
-    of_p, of_u = np.linalg.norm(p), np.linalg.norm(u)
-    return float(of_p / of_u) if decay and of_p > 0 and of_u > 0 else 1.0
+    weights, stride = np.linalg.norm(p), np.linalg.norm(u)
+    return float(weights / stride) if decay and weights > 0 and stride > 0 else 1.0

@@ -45,20 +45,21 @@ class Optimiser:
         self.lr = self.lr if lr is None else lr
         self.steps += 1
         self.parameters.attach()
-        self._clip(gradients, norm)
+        scale = self._scale(gradients, norm)
         layout = self.parameters.layout
         if isinstance(gradients, FlatArrays) and gradients.layout == layout:
-            self._move(slice(0, layout.size), gradients.array)
+            self._move(slice(0, layout.size), gradients.array, scale)
         else:
             for name, g in gradients.items():
-                self._move(layout.slices[name], g.reshape(-1))
+                self._move(layout.slices[name], g.reshape(-1), scale)
 
-    def _clip(self, gradients: Mapping[str, Array], norm: float | None) -> None:
-        """Look at all gradients before the first of them moves anything."""
+    def _scale(self, gradients: Mapping[str, Array], norm: float | None) -> float:
+        """The number by which an optimiser that clips multiplies all gradients of this step."""
+        return 1.0
 
-    def _move(self, part: slice, g: Array) -> None:
-        """The fused update of a part of the flat array."""
-        raise TypeError(f"{type(self).__name__} needs a method _move(self, part, g)")
+    def _move(self, part: slice, g: Array, scale: float) -> None:
+        """The fused update of a part of the flat array, along `scale` g."""
+        raise TypeError(f"{type(self).__name__} needs a method _move(self, part, g, scale)")
 
     def zero_grad(self) -> None:
         for p in self.parameters.parameters.values():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from autograd import cuda
 
 from ..data.folder import ImageFolder
-from ..data.loader import unwrapped
+from ..data.groups import unwrapped
 from ..data.source import NAMED, Source
 from ..machine import cpu_count, peak_megabytes
 from ..text import printable

@@ -16,7 +16,8 @@ from tqdm import tqdm
 from autograd import cuda
 
 from .. import __version__
-from ..data.loader import Loader, unwrapped
+from ..data.groups import unwrapped
+from ..data.loader import Loader
 from ..data.shapes import Shapes
 from ..data.transforms import evaluation, training
 from ..files.pretrained import load_model

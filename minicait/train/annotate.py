@@ -5,13 +5,13 @@ A model that classifies patches, such as LV-ViT, has logits of every patch. A he
 at windows, a part of the image at a time, and its logits of a window are those of the cell at the window's centre.
 
 Either way a map covers the whole image. A photograph is squashed to a square, and not cut to one, so that a crop is the
-same fractions of the map as of the image. Models know distorted images: random crops are distorted as much. A square
-with borders would have every object smaller than it was in training.
+same fractions of the map as of the image. Random crops, which are squashed to squares too, have sides of up to 4:3: so
+far, models know the distortion from training, and beyond they do not. A square with borders would distort nothing, but
+show every object smaller.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -28,8 +28,8 @@ from ..data.loader import Dataset, Loader
 from ..data.picture import Picture, normalise
 from ..files.atomic import check_destination
 from ..files.part import Part
-from ..files.pretrained import load_model, open_pretrained, outputs_for
 from .evaluate import NOT_FINITE, in_pieces
+from .expert import Expert
 
 CELLS = 7  # rows and columns of windows, by default
 MAX_CELLS = 32  # rows and columns of windows, all of which are in memory
@@ -37,7 +37,7 @@ WINDOW = 0.5  # side of a window, by default, as a share of the image's
 BATCH = 32  # images or windows that are computed together, and more if an image has more windows
 
 
-class Annotator:
+class Annotator(Expert):
     """A trained model that makes label maps for some classes: `annotator(looks)` returns logits (B, rows, columns, K).
 
     img_size  side of the images that the model takes, by default as in training; a model that classifies patches has
@@ -57,12 +57,8 @@ class Annotator:
         threads: int | None = None,
         micro_batch: int | None = None,
     ) -> None:
-        self.model, self.info = load_model(weights, img_size)
-        self.threads, self.micro_batch = threads, micro_batch
-        try:
-            self.outputs = outputs_for(classes, self.info, self.model.num_classes)
-        except ValueError as error:
-            raise ValueError(f"{weights} cannot label these images: {error}") from error
+        refusal = f"{weights} cannot label these images"
+        super().__init__(weights, classes, refusal, img_size, device, threads, micro_batch)
         self.side = self.model.img_size[0]
         if self.model.classifies_patches:
             if cells is not None or window is not None:
@@ -72,10 +68,7 @@ class Annotator:
             cells, window = CELLS if cells is None else cells, WINDOW if window is None else window
             self.cells = cells, cells
             self.edges, self.of_cell = _windows(cells, window)
-        self.model.to(device)
-        with open_pretrained(weights)[0].path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        self.description = Description(list(classes), Path(weights).name, digest, self.side, window)
+        self.description = Description(list(classes), Path(weights).name, self.hash, self.side, window)
 
     @property
     def looks(self) -> int:
@@ -118,8 +111,7 @@ def _windows(cells: int, window: float) -> tuple[list[tuple[float, float]], np.n
     """Start and end of the windows along a side, as fractions of it, and the number of the window of every cell.
 
     A window has its cell in its centre, unless it would reach beyond the image; then it is moved inside, and cells at
-    the border share it. (With windows that are filled up with mirrored pixels, objects at the border are named less
-    well.)
+    the border share it. So a window shows nothing but the image.
     """
     if not 1 <= cells <= MAX_CELLS:
         raise ValueError(f"cells must be from 1 to {MAX_CELLS}, got {cells}")

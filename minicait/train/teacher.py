@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,13 +11,13 @@ from autograd import Tensor
 from autograd.backend import Array, constant
 
 from ..data.picture import MEAN, STD
-from ..files.pretrained import load_model, open_pretrained, outputs_for
 from ..models.model import Model
 from ..models.positions import bicubic
 from .evaluate import predicted_logits
+from .expert import Expert
 
 
-class Teacher:
+class Teacher(Expert):
     """Map images, normalised as the student gets them, to logits of the student's classes."""
 
     def __init__(
@@ -30,15 +29,8 @@ class Teacher:
         threads: int | None = None,
         micro_batch: int | None = None,
     ) -> None:
-        self.model, self.info = load_model(weights)
-        self.threads, self.micro_batch = threads, micro_batch
-        try:
-            self.outputs = outputs_for(classes, self.info, self.model.num_classes)
-        except ValueError as error:
-            raise ValueError(f"the teacher {weights} cannot teach this: {error}") from error
-        self.model.to(device)
-        with open_pretrained(weights)[0].path.open("rb") as file:
-            self.hash = hashlib.file_digest(file, "sha256").hexdigest()
+        refusal = f"the teacher {weights} cannot teach this"
+        super().__init__(weights, classes, refusal, None, device, threads, micro_batch)
         sides = zip(student.img_size, self.model.img_size, strict=True)
         self.resize = [self._here(bicubic(old, new)) if old != new else None for old, new in sides]
 

@@ -17,8 +17,8 @@ from minicait.data import (
     fine_labels,
     train_and_val,
 )
+from minicait.data.groups import unwrapped
 from minicait.data.imagenet import imagenet_classes
-from minicait.data.loader import unwrapped
 from minicait.data.shapes import CLASSES, COLOURS
 
 

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from minicait.data import ImageFolder, InMemory, Shapes
+from minicait.data import GROUPS, Grouped, ImageFolder, InMemory, Shapes
 from minicait.data.label_file import KEY, Description, image_names, open_label_file, write_label_file
 from minicait.data.label_part import LabelPart
 from minicait.files import tensorfile
@@ -138,8 +138,10 @@ def test_names_of_images(tmp_path):
     assert image_names(folder) == image_names(InMemory(folder)) == [b"cat/a.jpg (3 bytes)", b"cat/\xff 1.jpg (5 bytes)"]
     some, more = image_names(Shapes(3, 16, 5, "easy")), image_names(Shapes(4, 16, 5, "easy"))
     assert some == more[:3] and len(set(more)) == 4
-    for other in (Shapes(3, 32, 5, "easy"), Shapes(3, 16, 6, "easy"), Shapes(3, 16, 5, "hard")):
-        assert not set(image_names(other)) & set(more)
+    others = (3, 32, 5, "easy"), (3, 16, 6, "easy"), (3, 16, 5, "hard"), (3, 16, 5, "easy", True)
+    for other in others:
+        assert not set(image_names(Shapes(*other))) & set(more)
+    assert image_names(InMemory(Grouped(Shapes(3, 16, 5, "easy"), GROUPS["shapes"]))) == some
     with pytest.raises(ValueError, match="images of a list have no names"):
         image_names([])
 

@@ -17,12 +17,8 @@ from minicait.files.weights import open_weights
 from minicait.models import FAMILIES, Config, Model, find_model, list_models
 from minicait.models.cait import CaiT, CaiTConfig
 from minicait.models.variants import Variant
-<<<<<<< HEAD
-from tests.models.small_models import SMALL_GRAFITS, SMALL_MODELS
-=======
 from minicait.nn.layers import shapes_only
-from tests.models.small_models import SMALL_MODELS
->>>>>>> speed
+from tests.models.small_models import SMALL_GRAFITS, SMALL_MODELS
 
 SMALL = {"img_size": 16, "patch_size": 4, "dim": 12, "heads": 3, "depth": 2, "num_classes": 3, "layer_scale": 0.5}
 ALL = SMALL_MODELS | SMALL_GRAFITS
