@@ -17,6 +17,15 @@ settings.register_profile("dev", deadline=None, max_examples=100, suppress_healt
 settings.register_profile("thorough", deadline=None, max_examples=2000, suppress_health_check=QUIET)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_waiting_for_disks():
+    """Files of tests need not survive a power failure: os.fsync only looks at them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)
+        yield
+
+
 LEFT_OUT = {
     "hostcuda": "of the GPU's path: pip install -e '.[hostcuda]', then pytest -m hostcuda (no GPU needed)",
     "browser": "of pages in Chromium: pip install -e '.[docs,browser]', then pytest -m browser",

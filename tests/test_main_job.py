@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 import minicait
@@ -16,8 +17,15 @@ from minicait.train import RECIPES
 from tests.data.test_crops import photograph
 from tests.data.test_imagenette import ADDRESS, CLASSES, announced, packed
 from tests.local_server import local_server
+from tests.train.runs import narrow_presets
 
 ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(autouse=True)
+def _narrow_presets():
+    with narrow_presets():
+        yield
 
 
 def example(name):

@@ -45,7 +45,7 @@ def packed(array: bytes, **claims):
 GOOD = npy(np.arange(6, dtype=np.float32).reshape(2, 3))
 DEFLATED = packed(GOOD)
 
-ARRAYS = {  # content of x.npy, or its whole entry: why it is refused
+ARRAYS = {  # content of x.npy, or its whole entry, or a function that makes one: why it is refused
     "version 3.0": (described(version=(3, 0)), "NumPy's header"),
     "version 9.9": (described(version=(9, 9)), "NumPy's header"),
     "no magic": (b"nothing of NumPy's at all", "NumPy's header"),
@@ -80,14 +80,14 @@ ARRAYS = {  # content of x.npy, or its whole entry: why it is refused
     "an unknown method": ({"content": GOOD, "method": 77}, "method 77"),
     "no deflate": (packed(GOOD, content=b"\xff" * 40, packed=40), "cannot be decompressed"),
     "a size of terabytes": (packed(GOOD, size=2**42), "expand to much more"),
-    "more than it says": (packed(described(values=bytes(10**8)), size=len(described())), "checksum"),
+    "more than it says": (lambda: packed(described(values=bytes(10**8)), size=len(described())), "checksum"),
     "overlapping entries": ({"content": GOOD, "packed": 10**6, "size": 10**6}, "overlap"),
 }
 
 
 @pytest.mark.parametrize(("entry", "because"), ARRAYS.values(), ids=ARRAYS)
 def test_hostile_arrays(tmp_path, entry, because):
-    entry = {"content": entry} if isinstance(entry, bytes) else entry
+    entry = entry() if callable(entry) else {"content": entry} if isinstance(entry, bytes) else entry
     path = zip_file(tmp_path / "bad.npz", [{"name": "y.npy", "content": GOOD}, {"name": "x.npy", **entry}])
     refused("weights", "info", path, because=because)
 

@@ -11,7 +11,8 @@ def narrow():
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory):
-    """The folder of a run that nothing interrupted."""
+    """The folder of a run with a narrow preset that nothing interrupted."""
     out = tmp_path_factory.mktemp("runs")
-    assert train(out) == 0
+    with narrow_presets():
+        assert train(out) == 0
     return out / "shapes-tiny-1"

@@ -1,4 +1,7 @@
-"""Training runs from the command line, in this process or in one of their own, and what they leave behind."""
+"""Training runs from the command line, in this process or in one of their own, and what they leave behind.
+
+Run as a module, this file is the command line with narrow presets.
+"""
 
 import csv
 import os
@@ -10,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from minicait.__main__ import main as program
 from minicait.cli import main
 from minicait.files.tensorfile import open_tensors
 from minicait.models import FAMILIES
@@ -23,9 +27,9 @@ def train(out, *options):
     return main(["train", "--device", "cpu", "--out", str(out), *TINY, *options])
 
 
-def start(out, *options):
+def start(out, *options, module="tests.train.runs"):
     """The same as a process of its own."""
-    command = [sys.executable, "-m", "minicait", "train", "--device", "cpu", *options]
+    command = [sys.executable, "-m", module, "train", "--device", "cpu", *options]
     command += [] if "--resume" in options else ["--out", str(out), *TINY]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -61,3 +65,8 @@ def assert_same_run(a, b):
     times = {"seconds", "images_per_second", "waiting"}
     logs = [[{k: v for k, v in row.items() if k not in times} for row in log(folder)] for folder in (a, b)]
     assert logs[0] == logs[1]
+
+
+if __name__ == "__main__":
+    with narrow_presets():
+        sys.exit(program())
