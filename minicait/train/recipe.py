@@ -109,7 +109,7 @@ RECIPES: dict[str, Recipe] = {
     # photographs with coarse labels and a small Grafit, on a laptop; an image has two views that must differ
     "small-grafit": replace(
         _SCHEDULED, epochs=30, batch_size=64, lr=1e-3, label_smoothing=0.0, warmup_epochs=1, clip_norm=1.0,
-        loss="neighbours", repeats=2, ema_decay=0.99, augmentation=replace(_GENTLE, colour_jitter=0.4),
+        loss="neighbours", repeats=2, ema_decay=0.99, augmentation=replace(_GENTLE, crop_scale=0.4, colour_jitter=0.2),
     ),
     # the shapes that are drawn here
     "shapes": replace(
