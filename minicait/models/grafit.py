@@ -76,7 +76,7 @@ class GrafitConfig(Config):
         super().__post_init__()
         if self.projector not in PROJECTORS:
             raise ValueError(f"projector must be one of {', '.join(PROJECTORS)}, got {self.projector[:80]!r}")
-        assert self.trunk_config  # refuses sizes that fit no trunk
+        _ = self.trunk_config  # refuses sizes that fit no trunk
 
     @property
     def trunk_config(self) -> Any:
@@ -125,9 +125,9 @@ def _head(inputs: int, hidden: int, outputs: int) -> Part:
 class Grafit(Model):
     """Images (B, 3, H, W) to embeddings of length one (B, D), and to logits (B, K) of coarse classes.
 
-    In evaluation, the logit of a class is log sum exp(cos(g(x), m_j) / sigma) over its images in the memory: the
-    softmax over classes sums eqs. 2.2 and 2.3. In training, `outputs` has cos(g(x), m_j) / sigma for every image j of
-    the memory as logits (B, N), and the predictor's guess.
+    In evaluation, the logit of a class is log sum exp(cos(g(x), m_j) / sigma) over its images in the memory, so that
+    the softmax over classes is the sum in eq. 2.3. In training, `outputs` has cos(g(x), m_j) / sigma for every image j
+    of the memory as logits (B, N), and the predictor's guess.
 
     trunk      name of a model, whose sizes count where none are given; without its classifier, it is `backbone`
     embedding  D, number of values of an embedding
@@ -172,7 +172,7 @@ class Grafit(Model):
         )
         self.predictor = Head(embedding, 2 * embedding, embedding, stream.named("predictor"))
         self.memory = nn.Memory(np.zeros((memory, embedding), np.float32))  # of length one, or 0: not seen yet
-        self.memory_labels = nn.Memory(np.full(memory, -1))  # -1: not seen yet
+        self.memory_labels = nn.Memory(np.full(memory, -1, np.int64))  # -1: not seen yet
 
     @property
     def body(self) -> Model:
@@ -219,7 +219,7 @@ class Grafit(Model):
             self.config = self.config.changed(memory=count)
             xp = array_module(self.memory.data)
             self.memory.data = xp.zeros((count, self.config.embedding), self.memory.dtype)
-            self.memory_labels.data = xp.full(count, -1)
+            self.memory_labels.data = xp.full(count, -1, np.int64)
 
     def targets(self, targets: Mapping[str, Any]) -> dict[str, Any]:
         """Add "related" (B, N), how the images of the memory are related to each image of the batch.

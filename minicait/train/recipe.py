@@ -149,7 +149,7 @@ RECIPES: dict[str, Recipe] = {
     # photographs with coarse labels and a small Grafit, on a laptop; an image has two views that must differ
     "small-grafit": replace(
         _SMALL, label_smoothing=0.0, loss="neighbours", repeats=2, ema_decay=0.99,
-        augmentation=replace(_GENTLE, colour_jitter=0.4),
+        augmentation=replace(_GENTLE, crop_scale=0.4, colour_jitter=0.2),
     ),
     # the shapes that are drawn here
     "shapes": replace(

@@ -129,10 +129,10 @@ def sum_share(state: State, worker: int, share: Share) -> Summed:
         for piece in share.leaves[leaf - share.first]:
             if state.cancelled:
                 return
-            for results, result in zip(
-                (losses, stem, features), _piece(state, share, piece, sums, accumulate), strict=True
-            ):
-                results.append(result)
+            loss, gradient, kept = _piece(state, share, piece, sums, accumulate)
+            losses.append(loss)
+            stem.append(gradient)
+            features.append(kept)
             accumulate = True
 
     def add_buffers(into: int, number: int) -> None:
