@@ -5,7 +5,7 @@ from pathlib import Path
 from minicait.cli.options import THREADS_PER_CPU
 from minicait.data import crops, formats, label_file
 from minicait.files import archive, bounds, download, fetch, tensorfile, unpickle, zipped
-from minicait.models import model
+from minicait.models import config
 from minicait.run import folder
 
 TEXT = " ".join((Path(__file__).parents[2] / "SECURITY.md").read_text(encoding="utf-8").split())
@@ -18,7 +18,7 @@ def test_the_bounds_in_the_document():
         f"{bounds.MAX_NDIM} axes", f"a header of {tensorfile.MAX_HEADER // million} MB",
         f"names of {bounds.MAX_NAME} characters",
         f"{zipped.MAX_EXPANSION} times its size unpacked, or {zipped.FREE_EXPANSION // million} MB",
-        f"images of {model.MAX_SIDE:,} pixels", f"{formats.MAX_BYTES // million} MB, ",
+        f"images of {config.MAX_SIDE:,} pixels", f"{formats.MAX_BYTES // million} MB, ",
         f"{formats.MAX_PIXELS // million} million pixels", f"{formats.MAX_SIDE:,} a side",
         f"{formats.MAX_METADATA // million} MB of metadata", f"{formats.MAX_SCANS} scans",
         f"{archive.MAX_HEADERS:,} members, paths of {archive.MAX_PATH:,} bytes",
