@@ -21,6 +21,7 @@ import json
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ import autograd as ag
 from minicait.cli.guard import guarded
 from minicait.data import Loader, Source, evaluation
 from minicait.experiments.compare import save
-from minicait.files.pretrained import load_model
+from minicait.files.pretrained import load_model, open_pretrained
 
 MIXED = "--set mixup=0.8 --set cutmix=1"
 DEIT = f"--recipe small {MIXED} --set rand_augment=9 --set erasing=0.25"
@@ -70,8 +71,8 @@ class Experiment:
     """Rows of one seed: their commands, run in folders below `out`, and what they gave."""
 
     def __init__(self, args: argparse.Namespace, seed: int) -> None:
-        self.out, self.seed, self.quick = args.out / f"seed-{seed}", seed, args.quick
-        self.epochs = args.epochs or (2 if args.quick else 20)
+        self.seed, self.quick, self.epochs = seed, args.quick, args.epochs
+        self.out = args.out / f"{'shapes' if args.quick else 'imagenette'}-{args.epochs}-epochs/seed-{seed}"
         self.images = "--data shapes --train-images 512" if args.quick else "--data imagenette"
         self.data = f"{self.images} {'--val-images 200' if args.quick else '--keep-side 96'}"
         self.names = {"weights": args.weights, "groups": "shapes" if args.quick else "imagenette"}
@@ -83,7 +84,7 @@ class Experiment:
             last = list(csv.DictReader(file))[-1]
         result: dict[str, Any] = {"question": row.question, "row": row.name, "seed": self.seed}
         result |= {name: float(last[name]) for name in ("top1", "ema_top1", "seconds")}
-        if "distilled" in row.options:
+        if "distilled" in row.options or "lvvit" in row.options:
             result["heads"] = self.heads(folder / LAST)
         if row.question == "grafit":
             where = f"--seed {self.seed} --groups {self.names['groups']} --out {folder}/neighbours.png"
@@ -123,18 +124,23 @@ class Experiment:
         return path
 
     def heads(self, weights: Path) -> dict[str, float]:
-        """Accuracy of the class head, of the distillation head, and of both together."""
+        """Accuracy of the class token's head, of the distillation token's, and as the model is evaluated."""
         model, info = load_model(weights)
         side = model.img_size[0]
         source = Source("shapes", val_images=200) if self.quick else Source("imagenette")
-        right = dict.fromkeys(("class", "distillation", "both"), 0)
+        right: Counter[str] = Counter()
         images = source.open(side, self.seed).val
         for batch in Loader(images, 64, transform=evaluation(side, info.crop_ratio)):
             with ag.no_grad():
                 outputs = model.outputs(batch.images)
-            assert outputs.distilled is not None
-            both, second = outputs.logits.numpy(), outputs.distilled.numpy()
-            for name, logits in {"class": 2 * both - second, "distillation": second, "both": both}.items():
+            evaluated = outputs.logits.numpy()
+            heads = {"evaluated": evaluated}
+            if outputs.distilled is not None:  # both heads were averaged
+                heads["distillation"] = outputs.distilled.numpy()
+                heads["class"] = 2 * evaluated - heads["distillation"]
+            elif outputs.tokens is not None:  # half of the largest logits of the patches was added
+                heads["class"] = evaluated - outputs.tokens.numpy().max(axis=1) / 2
+            for name, logits in heads.items():
                 right[name] += int((logits.argmax(1) == batch.labels).sum())
         return {name: count / len(images) for name, count in right.items()}
 
@@ -155,7 +161,7 @@ def main() -> int:
     questions = list(dict.fromkeys(row.question for row in ROWS))
     parser.add_argument("--only", choices=questions, help="one question (default: all)")
     parser.add_argument("--seeds", default="0", help="random seeds, such as 0,1 (default: %(default)s)")
-    parser.add_argument("--epochs", type=int, help="(default: 20)")
+    parser.add_argument("--epochs", type=int, help="(default: 20, or 2 with --quick)")
     parser.add_argument("--weights", default="deit_tiny_patch16_224",
                         help="of the teacher before fine-tuning: a name or a file (default: %(default)s)")  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="two epochs on shapes, with a teacher trained on them")
@@ -163,6 +169,14 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/training"), help="folder of runs (default: %(default)s)")
     parser.add_argument("--results", type=Path, help="(default: docs/results/training.json, or none with --quick)")
     args = parser.parse_args()
+    if not all(seed.isdecimal() for seed in args.seeds.split(",")):
+        raise ValueError(f"--seeds must be numbers with commas between them, got {args.seeds!r}")
+    if args.epochs is None:
+        args.epochs = 2 if args.quick else 20
+    if args.epochs < 1:
+        raise ValueError(f"--epochs must be at least 1, got {args.epochs}")
+    if not args.quick:
+        open_pretrained(args.weights)  # downloads them now, or says what is wrong, and not after an hour
     results = []
     path = args.results or (None if args.quick else Path("docs/results/training.json"))
     for seed in map(int, args.seeds.split(",")):
@@ -179,7 +193,7 @@ def main() -> int:
 
 def _line(result: dict[str, Any]) -> str:
     more = f", mAP {result['map_cos']:.1%}, kNN {result['knn']:.1%}" if "map_cos" in result else ""
-    more += "".join(f", {name} head {share:.1%}" for name, share in result.get("heads", {}).items())
+    more += "".join(f", {name}: {share:.1%}" for name, share in result.get("heads", {}).items())
     name = f"{result['question']}, {result['row']}, seed {result['seed']}"
     return f"{name:55s} top-1 {result['top1']:.1%} (EMA {result['ema_top1']:.1%}){more}; {result['seconds']:.0f} s"
 
