@@ -161,7 +161,7 @@ def main() -> int:
     questions = list(dict.fromkeys(row.question for row in ROWS))
     parser.add_argument("--only", choices=questions, help="one question (default: all)")
     parser.add_argument("--seeds", default="0", help="random seeds, such as 0,1 (default: %(default)s)")
-    parser.add_argument("--epochs", type=int, help="(default: 20, or 2 with --quick)")
+    parser.add_argument("--epochs", type=int, help="(default: 12, or 2 with --quick)")
     parser.add_argument("--weights", default="deit_tiny_patch16_224",
                         help="of the teacher before fine-tuning: a name or a file (default: %(default)s)")  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="two epochs on shapes, with a teacher trained on them")
@@ -172,7 +172,7 @@ def main() -> int:
     if not all(seed.isdecimal() for seed in args.seeds.split(",")):
         raise ValueError(f"--seeds must be numbers with commas between them, got {args.seeds!r}")
     if args.epochs is None:
-        args.epochs = 2 if args.quick else 20
+        args.epochs = 2 if args.quick else 12
     if args.epochs < 1:
         raise ValueError(f"--epochs must be at least 1, got {args.epochs}")
     if not args.quick:
