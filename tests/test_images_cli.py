@@ -147,6 +147,8 @@ def test_fine_tuning_and_distilling(trained, photos, tmp_path, capsys, monkeypat
     assert main(["train", *SMALL, *options, "--teacher", weights(trained)]) == 0
     text = capsys.readouterr().out
     assert f"teacher: {weights(trained)}" in text and "distillation hard" in text
+    assert main(["train", *SMALL, *options, "--teacher", weights(trained), "--set", "distillation=null"]) == 2
+    assert "a teacher needs a recipe with distillation=hard or distillation=soft" in capsys.readouterr().err
     options = ["--weights", weights(trained), "--epochs", 1, "--batch-size", 8, "--out", tmp_path]
     assert run_example(monkeypatch, "finetune_folder", photos, *options) == 0
     assert (tmp_path / "photos-finetuned-1/weights/best.safetensors").is_file()

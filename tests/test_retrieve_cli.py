@@ -9,7 +9,7 @@ from PIL import Image
 import minicait
 from minicait.cli import main
 from minicait.data import Loader, Shapes, fine_labels
-from minicait.explain.neighbours import COLOURS, GAP, QUERY, SIDE, Shown, neighbours_sheet
+from minicait.explain.neighbours import GAP, GRADES, LEGEND, QUERY, SIDE, UNKNOWN, Shown, neighbours_sheet
 from minicait.models.deit import DeiT
 from minicait.models.grafit import Grafit
 from minicait.train.retrieval import embed_batches
@@ -72,7 +72,7 @@ def test_scores_of_coloured_shapes(run, name, coarse):
     assert f"{summary['map_oracle']:.1%} with the class known" in text
     _, fine = fine_labels(Shapes(40, 16, 0, "easy", True))
     assert summary["fine_classes"] == len(set(fine)) and summary["compared"] < summary["queries"] == 15
-    assert size("neighbours.png") == (9 * (SIDE + GAP) + 3 * GAP, 8 * (SIDE + 18 + GAP) + GAP)
+    assert size("neighbours.png") == (9 * (SIDE + GAP) + 3 * GAP, 8 * (SIDE + 18 + GAP) + LEGEND)
     assert size("other.jpg") == size("neighbours.png")
 
 
@@ -101,7 +101,7 @@ def test_the_nearest_of_given_images(run, weights, photos, tmp_path):
     assert {n["class"] for n in first["neighbours"]} <= {"cat", "dog/poodle", "dog/setter"}
     text = run("grafit", *options).out
     assert f"{given}\n  {cosines[0]:6.3f}  " in text and text.count("\n  ") == 28
-    assert size("neighbours.png")[1] == 7 * (SIDE + 18 + GAP) + GAP
+    assert size("neighbours.png")[1] == 7 * (SIDE + 18 + GAP) + LEGEND
 
 
 def test_groups_of_folders(run, photos, tmp_path):
@@ -113,10 +113,20 @@ def test_groups_of_folders(run, photos, tmp_path):
     assert (summary["coarse_classes"], summary["fine_classes"]) == (2, 3)
 
 
+def test_a_tiny_collection(run, photos):
+    """What cannot be compared is counted, and no more neighbours vote than there are."""
+    options = ["--data", photos, "--val-fraction", "0.2", "--train-images", 2]
+    text, summary = run("grafit", *options).out, json.loads(run("grafit", *options, "--json").out)
+    left_out = summary["queries"] - summary["compared"]
+    assert left_out and f"{left_out} images do not count: no training image has their fine class" in text
+    assert list(summary["knn"]) == ["2"] and "k=2: " in text and "no finer labels" not in text
+
+
 def test_damaged_images(run, photos, tmp_path):
     (tmp_path / "bad.png").write_bytes(b"no image")
     options = ["--data", photos, tmp_path / "bad.png"]
-    assert "bad.png cannot be read" in run("grafit", *options, code=2).err
+    error = run("grafit", *options, code=2).err
+    assert "bad.png cannot be read" in error and "--skip-bad-images skips such images" in error
     assert "none of the images can be read" in run("grafit", *options, "--skip-bad-images", code=2).err
     both = run("grafit", *options, photos / "cat/0.png", "--skip-bad-images", "--json")
     assert [r["file"] for r in json.loads(both.out)["results"]] == [str(photos / "cat/0.png")] and "skipped" in both.err
@@ -129,7 +139,7 @@ def test_damaged_images(run, photos, tmp_path):
         (["--out", "missing/n.png"], "missing"),
         (["--neighbours", "0"], "--neighbours must be at least 1, got 0"),
         (["--groups", "letters"], "there are no groups letters: expected cifar10"),
-        (["--groups", "cifar10"], "is no class of these images, which have circle"),
+        (["--groups", "cifar10"], "is not a class of these images, which have circle"),
         (["--data", "nowhere"], "there is no folder nowhere"),
         (["none.jpg"], "there is no image none.jpg"),
     ],
@@ -150,15 +160,17 @@ def test_a_model_without_features(weights, tmp_path, capsys):
 
 def test_frames_tell_right_from_wrong():
     grey = Image.new("RGB", (32, 32), (128, 128, 128))
-    found = [Shown(grey, "a", True), Shown(grey, "b", False), Shown(grey, "a name that is far too long to fit", None)]
+    found = [Shown(grey, "a", grade) for grade in GRADES] + [Shown(grey, "a name that is far too long to fit")]
     sheet = np.asarray(neighbours_sheet([(Shown(grey, "a"), found), (Shown(grey, "b"), found[:1])]))
-    left = [GAP + i * (SIDE + GAP) + (2 * GAP if i else 0) for i in range(4)]
-    colours = [tuple(sheet[GAP + 1, x + 1]) for x in left]
-    want = [QUERY, COLOURS[True], COLOURS[False], COLOURS[None]]
+    left = [GAP + i * (SIDE + GAP) + (2 * GAP if i else 0) for i in range(5)]
+    colours = [tuple(sheet[LEGEND + 1, x + 1]) for x in left]
+    want = [QUERY, *(colour for colour, _ in GRADES.values()), UNKNOWN]
     assert colours == [tuple(bytes.fromhex(colour[1:])) for colour in want]
-    assert (sheet[GAP + SIDE // 2, [x + SIDE // 2 for x in left]] == 128).all()
+    in_legend = {tuple(pixel) for pixel in sheet[GAP + 6]}
+    assert {tuple(bytes.fromhex(colour[1:])) for colour in want[:-1]} <= in_legend
+    assert (sheet[LEGEND + SIDE // 2, [x + SIDE // 2 for x in left]] == 128).all()
     assert (sheet[:, -GAP:] == 255).all()  # a long name is cut, and the second row is shorter
-    second = GAP + SIDE + 18 + GAP
+    second = LEGEND + SIDE + 18 + GAP
     assert (sheet[second : second + SIDE, left[2] :] == 255).all()
 
 
@@ -173,8 +185,10 @@ def test_training_and_evaluating_on_groups(tmp_path, monkeypatch, capsys):
     assert main(["train", *smoke]) == 0
     out = capsys.readouterr().out
     run = tmp_path / "runs/shapes-grafit_deit_mini-1"
-    assert "loss neighbours" in out and "2 classes" in out and "attention inside" in out  # small-grafit by itself
-    assert f"--groups {tmp_path / 'mine.json'}" in out  # of the commands at its end
+    assert "loss neighbours" in out and "attention inside" in out  # small-grafit by itself
+    assert "2 classes (10 fine ones, for `retrieve`)" in out
+    assert out.count(f"--groups {tmp_path / 'mine.json'}") == 2  # of the commands at its end
+    assert "retrieve: " in out and "--train-images 32 --val-images 20" in out
     plan = json.loads((run / "args.json").read_text())
     assert plan["data"]["groups"] == str(tmp_path / "mine.json") and plan["recipe"]["loss"] == "neighbours"
     weights = ["--device", "cpu", "--weights", str(run / "weights/best.safetensors"), "--val-images", "20"]
@@ -188,7 +202,7 @@ def test_training_and_evaluating_on_groups(tmp_path, monkeypatch, capsys):
     assert "the model does not know 10 of the data's classes" in capsys.readouterr().err
     (tmp_path / "mine.json").write_text(json.dumps({"a": CLASSES}))
     assert main(["train", "--resume", str(run)]) == 2
-    assert "changed since the run started" in capsys.readouterr().err
+    assert f"the groups {tmp_path / 'mine.json'}, changed since the run started" in capsys.readouterr().err
 
 
 def test_a_run_from_the_weights_of_a_grafit(tmp_path, capsys):

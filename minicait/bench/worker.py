@@ -20,7 +20,6 @@ from autograd.backend import to_device
 
 from ..machine import peak_megabytes
 from ..models import Model, create_model, find_model
-from ..models.grafit import Grafit
 from ..train import Recipe, Trainer, predict
 from ..train.objectives import CrossEntropy
 from ..train.recipe import PRODUCTS
@@ -96,7 +95,7 @@ def bench_step(
                 predict(model, images, threads)
 
         return prediction
-    recipe, targets = (None, labels) if not isinstance(model, Grafit) else two_views(model, labels)
+    recipe, targets = (None, labels) if not model.has_memory else two_views(model, labels)
     trainer = Trainer(model, recipe, None, threads, micro_batch, precision=precision, processes=processes)
     wait = (lambda: None) if model.device == "cpu" else model.parameters()[0].data.device.synchronize
     return lambda: (trainer.step(images, targets), wait())

@@ -9,6 +9,7 @@ import argparse
 from collections.abc import Sequence
 
 from .. import __version__
+from ..data.picture import BadImageError
 from . import bench, evaluate, explain, label_tokens, predict, retrieve, selftest, train, weights
 from .guard import guarded
 from .options import Parser
@@ -24,7 +25,16 @@ EXAMPLES = """examples:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; bad input is one sentence and 2."""
     args = parser().parse_args(arguments)
-    return guarded(lambda: args.run(args))
+    return guarded(lambda: _run(args))
+
+
+def _run(args: argparse.Namespace) -> int:
+    try:
+        return args.run(args)
+    except BadImageError as error:
+        if getattr(args, "skip_bad_images", True) or "--skip-bad-images" in str(error):  # a run says how to resume
+            raise
+        raise BadImageError(f"{error}; --skip-bad-images skips such images") from error
 
 
 def parser() -> argparse.ArgumentParser:

@@ -10,7 +10,6 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ..data.picture import BadImageError
 from ..data.source import Source
 from ..files.pretrained import open_pretrained
 from ..run.advice import evaluation_memory, memory_advice
@@ -21,13 +20,15 @@ from ..text import printable
 from ..train.annotate import CELLS, WINDOW, Annotator, annotate
 from . import options
 
-ABOUT = """Label every place of every training image by a trained model, the annotator. The label maps are one file, of
-which `minicait train --token-labels` makes a label for every patch of every crop.
+ABOUT = """Make a label map of every training image: a grid of cells, each with the classes that a trained model, the
+annotator, sees there. All maps are in one file, from which `minicait train --token-labels` makes a label for every
+patch of every crop.
 
 An annotator that classifies patches (LV-ViT) has logits for each of them. A head that has only ever seen a class token
-(DeiT, CaiT) cannot label patches: any other model looks at windows of the image, one for each cell of the map.
+(DeiT, CaiT) cannot label patches: any other model looks at windows of the image, around the centre of each cell. A
+window stays inside the image, so cells at the border share one.
 
-Killed at any time, the same command continues, and ends with the same file to the byte.
+After an interruption the same command continues, and ends with the same file to the byte.
 """
 EXAMPLES = """examples:
   minicait label-tokens --weights lvvit_s_224 --img-size 448 --data photos --out labels.safetensors    28 x 28 cells
@@ -39,7 +40,7 @@ ESTIMATE_AFTER = 3  # batches
 
 def add_to(commands: Any) -> None:
     parser = options.add_command(
-        commands, "label-tokens", _label, "label every place of training images", EXAMPLES, ABOUT
+        commands, "label-tokens", _label, "label the patches of training images", EXAMPLES, ABOUT
     )
     add = parser.add_argument
     add("--weights", required=True, help=f"the annotator: a file, or published weights: {options.PUBLISHED}")
@@ -84,11 +85,8 @@ def _label(args: argparse.Namespace) -> int:
     print("\n".join(f"{name}: {printable(line)}" for name, line in lines.items()), flush=True)
     progress = _Progress(len(images))
     memory = evaluation_memory(annotator.model, annotator.batch * annotator.looks, args.micro_batch)
-    try:
-        with progress.signals, memory_advice(device, memory, "a smaller --img-size"):
-            file = annotate(images, annotator, args.out, args.skip_bad_images, progress)
-    except BadImageError as error:
-        raise BadImageError(f"{error}; --skip-bad-images skips such images") from error
+    with progress.signals, memory_advice(device, memory, "a smaller --img-size"):
+        file = annotate(images, annotator, args.out, args.skip_bad_images, progress)
     if missing := file.without_map():
         print(f"images that could not be read, and have no map: {missing:,}")
     print(printable(f"{progress.summary()}; label maps: {file.path}, see {write_label_picture(file, images)}"))

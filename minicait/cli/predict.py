@@ -68,7 +68,7 @@ def _predict(args: argparse.Namespace) -> int:
                 bad.append({"file": as_text(path), "error": as_text(image)})
                 print(f"skipped: {printable(image)}", file=sys.stderr)
             else:
-                raise BadImageError(f"{image}; --skip-bad-images skips such images")
+                raise image
 
     images = readable()
     while batch := list(islice(images, BATCH)):

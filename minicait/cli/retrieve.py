@@ -96,9 +96,10 @@ def _retrieve(args: argparse.Namespace) -> int:
         shown = range(0, len(queries.fine), max(1, len(queries.fine) // SHOWN))[:SHOWN]
         summary |= _scores(args, model, info, collection, queries)._asdict()
         summary |= {"coarse_classes": len(train.classes), "fine_classes": len(set(collection.fine))}
+        summary["finer"] = fine_labels(train)[0] != list(train.classes)
     rows = [_found(collection, queries.images.vectors[i], args.neighbours) for i in shown]
-    pictures = [(_shown(queries, i, None), [_shown(collection, j, None if paths else queries.fine[i]) for j, _ in row])
-                for i, row in zip(shown, rows, strict=True)]  # fmt: skip
+    pictures = [(_shown(queries, i), [_shown(collection, j, None if paths else _grade(collection, j, queries, i))
+                                      for j, _ in row]) for i, row in zip(shown, rows, strict=True)]  # fmt: skip
     write_picture(args.out, neighbours_sheet(pictures))
     if paths:
         summary["results"] = [_result(collection, queries, i, row) for i, row in zip(shown, rows, strict=True)]
@@ -165,12 +166,18 @@ def _found(collection: Searched, vector: np.ndarray, count: int) -> list[tuple[i
     return [(int(i), float(cos[i])) for i in ranked(cos[None])[0, :count]]
 
 
-def _shown(searched: Searched, i: int, wanted: str | None) -> Shown:
+def _grade(collection: Searched, j: int, queries: Searched, i: int) -> str:
+    if collection.fine[j] == queries.fine[i]:
+        return "same"
+    return "same class" if collection.images.labels[j] == queries.images.labels[i] else "other"
+
+
+def _shown(searched: Searched, i: int, grade: str | None = None) -> Shown:
     image = searched.dataset[int(searched.images.samples[i])][0]
     picture = image.decode() if isinstance(image, Picture) else Image.fromarray(image)
     name = searched.fine[i] if searched.fine[i] is not UNKNOWN else Path(_path(searched, i)).name
     square = centre_crop(picture, min(min(picture.size), LARGEST))
-    return Shown(square, printable(name), None if wanted is None else searched.fine[i] == wanted)
+    return Shown(square, printable(name), grade)
 
 
 def _path(searched: Searched, i: int) -> str:
@@ -193,15 +200,18 @@ def _lines(summary: dict[str, Any]) -> Iterator[str]:
         yield from (f"  {n['cosine']:6.3f}  {printable(n['class'])}  {printable(n['image'])}"
                     for n in result["neighbours"])  # fmt: skip
     if "map_cos" in summary:
-        if summary["fine_classes"] == summary["coarse_classes"]:
+        if summary["compared"] < summary["queries"]:
+            left_out = summary["queries"] - summary["compared"]
+            yield f"{left_out:,} images do not count: no training image has their fine class"
+        if not summary["finer"]:
             yield "these images have no finer labels than their classes; --groups makes coarser ones"
         conditioned = summary["map_conditioned"]
         ranks = {"by cosine": summary["map_cos"], "conditioned on the predicted class": conditioned,
                  "with the class known": summary["map_oracle"]}  # fmt: skip
         known = ", ".join(f"{value:.1%} {name}" for name, value in ranks.items() if value is not None)
         yield f"mAP of {summary['fine_classes']} fine classes: {known}"
-        knn = ", ".join(f"{value:.1%} of {k}" for k, value in summary["knn"].items())
-        yield f"fine top-1 by the nearest neighbours: {knn}"
+        knn = ", ".join(f"k={k}: {value:.1%}" for k, value in summary["knn"].items())
+        yield f"fine top-1 by a vote of the nearest k images: {knn}"
         if summary["coarse"] is not None:
             yield f"coarse top-1: {summary['coarse']:.1%} of {summary['coarse_classes']} classes"
     yield printable(f"see {summary['picture']}")

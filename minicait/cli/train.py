@@ -18,7 +18,7 @@ from ..run.console import next_commands
 from ..run.plan import Plan, absolute
 from ..run.run import new_run, resume_run
 from ..text import printable
-from ..train.recipe import RECIPES, recipe, with_settings
+from ..train.recipe import recipe, with_settings
 from . import options
 
 EXAMPLES = """examples:
@@ -28,6 +28,15 @@ EXAMPLES = """examples:
   minicait train --data photos --weights cait_xxs24_224 --recipe transfer       start from published weights
   minicait train --data imagenette --preset small --img-size 64 --epochs 20
   minicait train --resume runs/photos-tiny-1        resume a run that was stopped
+
+recipes:
+  small, small-deit3                                a small model and some thousand photographs, on a laptop
+  small-tokens, small-grafit                        the same for label maps, and for a Grafit
+  tiny-images, shapes                               images of 32 pixels, such as CIFAR's; shapes that are drawn here
+  imagenette                                        some thousand photographs, on a GPU
+  transfer                                          trained weights learn another, small task
+  cait, deit, deit3, resmlp, patchconvnet, lvvit    ImageNet, as in the papers
+  finetune, deit3-finetune                          the papers' fine-tuning at another resolution
 """
 NOT_PLANNED = {"resume", "device", "threads", "micro_batch", "skip_bad_images", "checkpoint_batches"}
 
@@ -41,7 +50,8 @@ def add_to(commands: Any) -> None:
     add("--patch-size", type=int, help="side of the patches (default: the preset's; with a small preset and --img-size "
         "an eighth of it; for shapes a quarter)")  # fmt: skip
     add("--weights", help=f"initial weights: a file, or published ones: {options.PUBLISHED}")
-    add("--teacher", help="distil this model: a file, or published weights")
+    add("--teacher", help="distil this model: a file, or published weights; --set distillation=soft, "
+        "distillation_weight=0.1 and temperature=3 say how (default: hard, 0.5)")  # fmt: skip
     add("--token-labels", metavar="FILE", help="label maps from `minicait label-tokens`, for a model that classifies "
         "patches: lvvit_mini, ...")  # fmt: skip
     data = parser.add_argument_group("data")
@@ -50,7 +60,7 @@ def add_to(commands: Any) -> None:
                       help="use at most N training images (default: all, or 6000 shapes)")  # fmt: skip
     how = parser.add_argument_group("recipe")
     add = how.add_argument
-    add("--recipe", help=f"{', '.join(RECIPES)} (default: one that suits the data and the preset)")
+    add("--recipe", metavar="NAME", help="see below (default: one that suits the data and the preset)")
     add("--epochs", type=int, help="passes over the training images (default: the recipe's)")
     add("--batch-size", type=int, help="images per step (default: the recipe's)")
     add("--lr", type=float, help="peak learning rate (default: the recipe's)")
@@ -98,14 +108,15 @@ def _train(args: argparse.Namespace) -> int:
             print(f"stopped after {number + 1} of {args.runs} runs: {_mean(scores)}")
             return 128 + run.signals.received
     print(next_commands(run))
-    print(f"top-1: {_mean(scores)}")
+    if args.runs > 1:
+        print(f"top-1 after the last epoch: {_mean(scores)}")
     return 0
 
 
 def _mean(scores: list[float]) -> str:
-    """Mean and standard deviation of several runs."""
+    """Mean and standard deviation over runs."""
     if len(scores) == 1:
-        return f"{scores[0]:.1%} over 1 run"
+        return f"{scores[0]:.1%} of one run"
     return f"{np.mean(scores):.1%} ± {np.std(scores, ddof=1):.1%} over {len(scores)} runs"
 
 
@@ -123,20 +134,22 @@ def _plan(args: argparse.Namespace, seed: int) -> Plan:
             raise ValueError(f"--img-size {side} is not a multiple of {across}, the patches per row; try --patch-size")
         patch = side // across
     chosen = recipe(args.recipe or _recipe_name(args, config))
-    sizes = {"epochs": args.epochs, "batch_size": args.batch_size}
-    chosen = with_settings(chosen.changed(**sizes, lr=args.lr, precision=args.precision, seed=seed), args.set)
     if args.teacher is not None and chosen.distillation is None:
         chosen = chosen.changed(distillation="hard")
+    if args.smoke:
+        chosen = chosen.changed(epochs=2, batch_size=8)
+    if args.overfit_one_batch:
+        plain = {"label_smoothing": 0.0, "mixup": 0.0, "cutmix": 0.0, "weight_decay": 0.0, "constant_lr": True}
+        views = chosen.repeats if chosen.loss == "neighbours" else 1
+        chosen = chosen.changed(epochs=60, augmentation=Augmentation(), repeats=views, **plain)
+    sizes = {"epochs": args.epochs, "batch_size": args.batch_size}
+    chosen = with_settings(chosen.changed(**sizes, lr=args.lr, precision=args.precision, seed=seed), args.set)
     data = options.source(args, train_images=args.train_images)
     if data.data not in NAMED:
         data = replace(data, data=str(Path(data.data).resolve()))  # so that a run resumes from any folder
     if args.smoke:
-        chosen = chosen.changed(epochs=2, batch_size=8).changed(**sizes)
         data = replace(data, train_images=4 * chosen.batch_size, val_images=20)
     if args.overfit_one_batch:
-        plain = {"label_smoothing": 0.0, "mixup": 0.0, "cutmix": 0.0, "weight_decay": 0.0, "constant_lr": True}
-        views = chosen.repeats if chosen.loss == "neighbours" else 1
-        chosen = chosen.changed(epochs=60, augmentation=Augmentation(), repeats=views, **plain).changed(**sizes)
         data = replace(data, train_images=chosen.batch_size)
     weights, teacher = absolute(args.weights), absolute(args.teacher)
     labels = None if args.token_labels is None else str(Path(args.token_labels).resolve())

@@ -26,7 +26,7 @@ GROUPS: dict[str, Groups] = {
     },
     "imagenette": {
         "animal": ("tench", "English springer"),
-        "hand-held": ("cassette player", "chain saw", "French horn", "golf ball"),
+        "object": ("cassette player", "chain saw", "French horn", "golf ball"),
         "outdoors": ("church", "garbage truck", "gas pump", "parachute"),
     },
     "shapes": {
@@ -50,11 +50,12 @@ def find_groups(name: str) -> Groups:
     try:
         groups = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is no JSON file ({shortened(str(error), 100)})") from error
-    if not isinstance(groups, dict) or not all(isinstance(classes, list) and classes for classes in groups.values()):
+        raise ValueError(f"{path} is not a JSON file ({shortened(str(error), 100)})") from error
+    lists = list(groups.values()) if isinstance(groups, dict) else []
+    if not lists or not all(isinstance(classes, list) and classes for classes in lists):
         raise ValueError(f'{path} must hold lists of classes by the name of their group: {{"animal": ["cat", "dog"]}}')
     if not all(isinstance(name, str) for classes in groups.values() for name in classes):
-        raise ValueError(f"{path} holds a class that is no string")
+        raise ValueError(f"{path} holds a class that is not a string")
     return groups
 
 
@@ -69,9 +70,9 @@ class Grouped:
             for name in names:
                 if name not in self.fine_classes:
                     own = shortened(", ".join(self.fine_classes), 200)
-                    raise ValueError(f"groups: {shortened(name)} is no class of these images, which have {own}")
+                    raise ValueError(f"groups: {shortened(name)} is not a class of these images, which have {own}")
                 if name in group_of:
-                    raise ValueError(f"groups: the class {name} stands there twice")
+                    raise ValueError(f"groups: the class {name} is there twice")
                 group_of[name] = number
         if without := [name for name in self.fine_classes if name not in group_of]:
             raise ValueError(f"groups: the class {without[0]} is in none of the groups {', '.join(groups)}")

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from autograd import cuda
 
 from ..data.folder import ImageFolder
-from ..data.groups import unwrapped
+from ..data.groups import fine_labels, unwrapped
 from ..data.source import NAMED, Source
 from ..machine import cpu_count, peak_megabytes
 from ..text import printable
-from ..train.recipe import changes
+from ..train.recipe import main_settings
 
 if TYPE_CHECKING:
     from .run import Run
@@ -39,15 +39,21 @@ def first_lines(run: Run) -> str:
         "device": device_line(run.device, run.threads),
         "model": f"{source}, patches of {model.config.patch_size}, {cost.parameters:,} parameters, "
         f"{cost.multiply_adds / 1e9:.2f} GFLOPs per image",
-        "data": f"{run.images.name}, {len(run.classes)} classes, {model.img_size[0]} pixels, {counts}",
+        "data": f"{run.images.name}, {len(run.classes)} classes{_finer(run)}, {model.img_size[0]} pixels, {counts}",
         "precision": PRECISIONS[plan.recipe.precision],
         "teacher": plan.teacher,
         "token labels": token_labels_line(run),
-        "recipe": ", ".join(f"{key} {value}" for key, value in changes(plan.recipe).items() if key != "precision")
-        or "plain",
+        "recipe": ", ".join(f"{key} {value}" for key, value in main_settings(plan.recipe).items()),
         "folder": run.path,
     }
     return "\n".join(f"{name}: {printable(line)}" for name, line in lines.items() if line is not None)
+
+
+def _finer(run: Run) -> str:
+    """How many fine classes there are, if the model is meant to find them."""
+    if not run.model.has_memory or (names := fine_labels(run.images.train)[0]) == run.classes:
+        return ""
+    return f" ({len(names)} fine ones, for `retrieve`)"
 
 
 def token_labels_line(run: Run) -> str | None:
@@ -91,6 +97,9 @@ def next_commands(run: Run) -> str:
     lines = {"predict": f"{_program()} predict --weights {weights} {shlex.quote(str(image))}"}
     if not run.plan.overfit:  # there are no validation images
         lines["evaluate"] = f"{_program()} eval --weights {weights}{_data_options(run)}{_machine_options(run)}"
+    if run.model.has_memory:
+        chosen = _data_options(run, with_train_images=True)
+        lines["retrieve"] = f"{_program()} retrieve --weights {weights}{chosen}{_machine_options(run)}"
     lines["resume"] = resume_command(run)
     return "\n".join(f"{name + ':':10s} {printable(line)}" for name, line in lines.items())
 
@@ -110,13 +119,14 @@ def _machine_options(run: Run) -> str:
     return device + (" --skip-bad-images" if run.skip_bad else "")
 
 
-def _data_options(run: Run) -> str:
-    """Options that select the same validation images again."""
+def _data_options(run: Run, with_train_images: bool = False) -> str:
+    """Options that select the same validation images again, or also the same training images."""
     own, default = asdict(run.plan.data), asdict(Source(val_fraction=None))
     if own["data"] in NAMED:
         own["val_fraction"] = None  # they have validation images of their own
     chosen: dict[str, Any] = {key: value for key, value in own.items() if value != default[key]}
-    chosen.pop("train_images", None)
+    if not with_train_images:
+        chosen.pop("train_images", None)
     if run.plan.data.data == "shapes" and run.plan.recipe.seed:
         chosen["seed"] = run.plan.recipe.seed
     return "".join(f" --{key.replace('_', '-')} {shlex.quote(str(value))}" for key, value in chosen.items())

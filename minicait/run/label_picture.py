@@ -68,4 +68,6 @@ def _sheet(images: Dataset, chosen: dict[int, tuple[np.ndarray, np.ndarray]], na
         left, top = ACROSS * width + GAP, CAPTION + 22 * i
         draw.rectangle((left, top, left + 16, top + 16), colour)
         draw.text((left + 24, top), shortened(name, 28), "black", font)
+    below = ACROSS * width + GAP, CAPTION + 22 * len(legend) + 6
+    draw.text(below, "the surer, the stronger the colour", "black", font)
     return sheet

@@ -66,6 +66,8 @@ class Plan:
         if not model.classifies_patches:
             name = type(model).__name__
             raise ValueError(f"token labels need a model that classifies patches, such as LV-ViT, but this is a {name}")
+        if not r.token_weight and not r.relabel:
+            raise ValueError("token labels have no effect with token_weight=0")
         if r.mixup or r.cutmix:
             raise ValueError("token labels cannot be mixed by mixup and cutmix; set both to 0, and mix_token to true")
         if r.bce_threshold is not None:

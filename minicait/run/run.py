@@ -251,7 +251,8 @@ class Run:
         progress, rows = Progress.of(checkpoint, len(self.train_loader))
         if progress.version != __version__:
             raise ValueError(f"{self.checkpoint} was written by version {progress.version}, this is {__version__}")
-        names = {"plan": self.path / "args.json", "images": f"the images in {self.plan.data.data}",
+        groups = "" if self.plan.data.groups is None else f", or the groups {self.plan.data.groups},"
+        names = {"plan": self.path / "args.json", "images": f"the images in {self.plan.data.data}{groups}",
                  "teacher": f"the teacher {self.plan.teacher}",
                  "token_labels": f"the token labels {self.plan.token_labels}"}  # fmt: skip
         identity = self._identity()

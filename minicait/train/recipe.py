@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -23,6 +23,8 @@ RANGES = {
     "distillation_weight": (0, 1), "temperature": (1e-6, 1e6), "token_weight": (0, 1e3), "relabel": (0, 1),
     "bce_threshold": (0, 0.99), "instance_weight": (0, 1e3),
 }  # fmt: skip
+
+SHOWN = ("epochs", "batch_size", "optimiser", "lr", "weight_decay")  # at the start of a run, even if they are defaults
 
 
 @dataclass(frozen=True)
@@ -194,6 +196,17 @@ RECIPES: dict[str, Recipe] = {
     ),
 }  # fmt: skip
 
+# Settings that mean something only with others, and these.
+NEEDS: dict[str, tuple[str, Callable[[Recipe], object]]] = {
+    "distillation_weight": ("a teacher", lambda r: r.distillation),
+    "temperature": ("distillation=soft", lambda r: r.distillation == "soft"),
+    "instance_weight": ("loss=neighbours", lambda r: r.loss == "neighbours"),
+    "crop_scale": ("crop=resized", lambda r: r.augmentation.crop == "resized"),
+    "warmup_epochs": ("constant_lr=false", lambda r: not r.constant_lr),
+    "warmup_lr": ("constant_lr=false", lambda r: not r.constant_lr),
+    "min_lr": ("constant_lr=false", lambda r: not r.constant_lr),
+}
+
 
 def recipe(name: str) -> Recipe:
     if name not in RECIPES:
@@ -203,7 +216,10 @@ def recipe(name: str) -> Recipe:
 
 
 def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
-    """A recipe with settings such as "mixup=0.2" or "crop=padded", in itself or in its augmentation."""
+    """A recipe with settings such as "mixup=0.2" or "crop=padded", in itself or in its augmentation.
+
+    A setting that would have no effect is an error.
+    """
     own, augmentation = ({f.name for f in fields(kind)} - {"augmentation"} for kind in (Recipe, Augmentation))
     values: dict[str, Any] = {}  # set together, since some need each other
     for setting in settings:
@@ -217,11 +233,15 @@ def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
         except (ValueError, RecursionError):  # a word, or more brackets than anybody means
             values[name] = text
     augment = replace(recipe.augmentation, **{name: value for name, value in values.items() if name in augmentation})
-    return replace(recipe, augmentation=augment, **{name: value for name, value in values.items() if name in own})
+    changed = replace(recipe, augmentation=augment, **{name: value for name, value in values.items() if name in own})
+    for name in values:
+        if name in NEEDS and not NEEDS[name][1](changed):
+            raise ValueError(f"setting {name} has no effect without {NEEDS[name][0]}")
+    return changed
 
 
-def changes(recipe: Recipe) -> dict[str, Any]:
-    """Settings in which a recipe differs from the default one."""
-    plain, own = asdict(Recipe()), asdict(recipe)
-    flat = {**{key: own[key] for key in own if own[key] != plain[key] and key != "augmentation"}}
-    return flat | {k: v for k, v in own["augmentation"].items() if v != plain["augmentation"][k]}
+def main_settings(recipe: Recipe) -> dict[str, Any]:
+    """What everybody asks for, and all settings in which a recipe differs from the default one. lr is at the peak."""
+    plain, own = (asdict(r) | asdict(r.augmentation) for r in (Recipe(), replace(recipe, lr=recipe.peak_lr)))
+    hidden = ("augmentation", "lr_for_batch", "precision", *(("warmup_lr", "min_lr") if recipe.constant_lr else ()))
+    return {key: own[key] for key in own if key not in hidden and (key in SHOWN or own[key] != plain[key])}

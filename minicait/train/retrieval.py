@@ -39,7 +39,7 @@ class RetrievalScores(NamedTuple):
     map_cos: float
     map_conditioned: float | None  # eq. 2.5
     map_oracle: float  # with the query's coarse class known
-    knn: dict[int, float]  # top-1 by number of neighbours, eq. 2.6
+    knn: dict[int, float]  # top-1 by number of neighbours, at most all, eq. 2.6
     coarse: float | None  # top-1 of the coarse class
     compared: int  # queries of a fine class that the collection has, which are those that count
 
@@ -143,6 +143,7 @@ def retrieval_scores(
     odds  log odds of the coarse classes (Q, K), if they are predicted
     """
     kept, count = np.isin(fine_of_queries, fine), 1 + int(fine.max(initial=0))
+    neighbours = [k for k in NEIGHBOURS if k <= len(fine)] or [len(fine)]
     if not kept.any():
         raise ValueError("no query has a fine class of the collection")
 
@@ -151,14 +152,14 @@ def retrieval_scores(
         right, columns = wanted[:, None] == fine, []
         same = coarse[:, None] == collection.labels
         columns += [average_precision(order, right), average_precision(ranked(cos + 4 * same), right)]  # |cos| <= 1
-        columns += [on_the_fly(cos, order, fine, count, k).argmax(1) == wanted for k in NEIGHBOURS]
+        columns += [on_the_fly(cos, order, fine, count, k).argmax(1) == wanted for k in neighbours]
         if odds is not None:
             columns.append(average_precision(ranked(cos + odds[rows][:, collection.labels]), right))
             columns.append(odds[rows].argmax(1) == coarse)
         return np.stack(columns, axis=1)
 
     means = _by_rows(search, queries, collection, threads)[kept].mean(0).tolist()
-    by_cos, oracle, knn = means[0], means[1], dict(zip(NEIGHBOURS, means[2:], strict=False))
+    by_cos, oracle, knn = means[0], means[1], dict(zip(neighbours, means[2:], strict=False))
     conditioned, coarse = means[-2:] if odds is not None else (None, None)
     return RetrievalScores(by_cos, conditioned, oracle, knn, coarse, int(kept.sum()))
 

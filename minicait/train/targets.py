@@ -26,14 +26,20 @@ Teacher = Callable[[Any], Any]  # images to logits
 def check_recipe(recipe: Recipe, model: Module, taught: bool, own_objective: bool) -> None:
     """Raise ValueError if a recipe asks for what a model cannot do, or a teacher is missing."""
     r, kind = recipe, type(model).__name__
-    if (r.distillation is not None) != taught:
-        raise ValueError("Trainer: distillation needs both a recipe that asks for it and a teacher")
+    if r.distillation is not None and not taught:
+        raise ValueError(f"Trainer: distillation={r.distillation} needs a teacher")
+    if r.distillation is None and taught:
+        raise ValueError("Trainer: a teacher needs a recipe with distillation=hard or distillation=soft")
     if r.mix_token and not hasattr(model, "mix_token"):
         raise ValueError(f"Trainer: mix_token needs a model that mixes tokens, such as LV-ViT, got {kind}")
     if r.mix_token and taught:
         raise ValueError("Trainer: mix_token mixes inside the model, where a teacher cannot see it; use one of them")
-    if not own_objective and (r.loss == "neighbours") != getattr(model, "has_memory", False):
-        raise ValueError(f"Trainer: loss neighbours and a Grafit need each other, got loss {r.loss} and a {kind}")
+    if not own_objective and r.token_weight != Recipe.token_weight and not getattr(model, "classifies_patches", False):
+        raise ValueError(f"Trainer: token_weight is for a model that classifies patches, such as LV-ViT, got {kind}")
+    if not own_objective and (r.loss == "neighbours") != (has_memory := getattr(model, "has_memory", False)):
+        needs = "loss=neighbours" if has_memory else "loss=cross_entropy or loss=bce"
+        grafit = "" if has_memory else ", which is for a Grafit, such as grafit_deit_mini_64"
+        raise ValueError(f"Trainer: {kind} needs {needs}, got loss={r.loss}{grafit}")
 
 
 class BatchTargets:

@@ -145,7 +145,8 @@ class Trainer:
         warmup = round(r.warmup_epochs * self.total_steps / r.epochs)
         warmup = min(warmup, self.total_steps // 5)  # a run of few epochs must not spend them all on warm-up
         done = self.batches // r.accumulate  # skipped steps count: the schedule follows the data
-        return learning_rate(done, self.total_steps, warmup, r.peak_lr, r.warmup_lr, r.min_lr)
+        first, last = min(r.warmup_lr, r.peak_lr), min(r.min_lr, r.peak_lr)  # a peak for tiny batches may be below them
+        return learning_rate(done, self.total_steps, warmup, r.peak_lr, first, last)
 
     # ---- epochs
 

@@ -61,8 +61,8 @@ def test_groups_that_come_along():
 @pytest.mark.parametrize(
     ("groups", "sentence"),
     [
-        ({"round": ["circle", "wheel"]}, "groups: wheel is no class of these images, which have circle, ring"),
-        ({"a": list(CLASSES), "b": ["ring"]}, "groups: the class ring stands there twice"),
+        ({"round": ["circle", "wheel"]}, "groups: wheel is not a class of these images, which have circle, ring"),
+        ({"a": list(CLASSES), "b": ["ring"]}, "groups: the class ring is there twice"),
         ({"a": CLASSES[:4], "b": CLASSES[5:]}, "groups: the class bar is in none of the groups a, b"),
     ],
 )
@@ -74,13 +74,14 @@ def test_groups_that_do_not_fit(groups, sentence):
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"{", "is no JSON file"),
-        (b"\xff\xfe", "is no JSON file"),
-        (b"[" * 100_000, "is no JSON file"),
+        (b"{", "is not a JSON file"),
+        (b"\xff\xfe", "is not a JSON file"),
+        (b"[" * 100_000, "is not a JSON file"),
+        (b"{}", "must hold lists of classes"),
         (b"[]", "must hold lists of classes by the name of their group"),
         (b'{"a": "cat"}', "must hold lists of classes"),
         (b'{"a": []}', "must hold lists of classes"),
-        (b'{"a": [3]}', "holds a class that is no string"),
+        (b'{"a": [3]}', "holds a class that is not a string"),
         (b" " * 1_000_001, "is too large"),
     ],
 )

@@ -11,6 +11,7 @@ import minicait
 from minicait.cli import main
 from minicait.cli.guard import in_flags
 from minicait.models.cait import CaiT
+from minicait.train import RECIPES
 from tests.golden.recipe import FOLDER
 
 
@@ -93,6 +94,13 @@ def test_wrong_commands_are_explained(arguments, capsys):
     with pytest.raises(SystemExit) as stop:
         main(arguments)
     assert stop.value.code == 2 and "usage: minicait" in capsys.readouterr().err
+
+
+def test_help_knows_all_recipes(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    listed = capsys.readouterr().out.partition("\nrecipes:\n")[2]
+    assert {name.strip() for line in listed.splitlines() for name in line[:50].split(",")} == set(RECIPES)
 
 
 def test_help_and_module(tmp_path):

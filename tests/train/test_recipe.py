@@ -16,7 +16,7 @@ from minicait.data.mixing import mix, one_hot
 from minicait.optim import AdamW, Lamb, learning_rate
 from minicait.schema import from_json
 from minicait.train import RECIPES, Recipe, Trainer, evaluate, recipe, value_and_grad
-from minicait.train.recipe import changes, with_settings
+from minicait.train.recipe import main_settings, with_settings
 from tests.train.helpers import FULL, ROUNDING, loaders, small
 
 
@@ -127,7 +127,32 @@ def test_a_recipe_with_lamb(max_norm):
     for name, value in trainer.model.state_dict().items():
         if not name.endswith(ROUNDING):
             np.testing.assert_allclose(value, other.state_dict()[name], rtol=1e-3, atol=1e-6, err_msg=name)
-    assert changes(how)["optimiser"] == "lamb"
+
+
+def test_main_settings():
+    plain = main_settings(Recipe())
+    assert plain == {"epochs": 1, "batch_size": 128, "optimiser": "adamw", "lr": 5e-4, "weight_decay": 0.05}
+    scaled = main_settings(Recipe(lr=1e-3, lr_for_batch=512, batch_size=256, augmentation=Augmentation(flip=0.5)))
+    assert scaled == plain | {"batch_size": 256, "flip": 0.5}  # the rate is that of the peak
+    assert main_settings(RECIPES["deit3-finetune"])["lr"] == 1e-5
+    assert "min_lr" in main_settings(Recipe(constant_lr=False, min_lr=0.0))
+
+
+def test_settings_without_effect():
+    soft = with_settings(Recipe(distillation="hard"), ["distillation=soft", "temperature=2"])
+    assert soft.temperature == 2
+    without = {"temperature=2": "distillation=soft", "distillation_weight=0.1": "a teacher", "min_lr=0": "constant_lr",
+               "instance_weight=0": "neighbours", "crop_scale=0.5": "crop=resized"}  # fmt: skip
+    for setting, needed in without.items():
+        with pytest.raises(ValueError, match=rf"setting {setting.partition('=')[0]} has no effect without .*{needed}"):
+            with_settings(Recipe(), [setting])
+
+
+def test_a_peak_below_the_least_rate():
+    """The rate never rises after the peak, however small the peak is."""
+    rates, trainer = [], Trainer(small(), FULL.changed(accumulate=1, lr=1e-7), threads=1)
+    trainer.fit(*loaders(), after_batch=lambda loss: rates.append(trainer.optimiser.lr))
+    assert max(rates) == 1e-7
 
 
 # ---- the recipes of the papers

@@ -42,8 +42,10 @@ def test_what_it_prints(narrow, tmp_path, capsys):
 
 
 def test_smoke_and_overfit(tmp_path, capsys):
-    assert main(["train", "--smoke", "--device", "cpu", "--out", str(tmp_path)]) == 0
-    capsys.readouterr()
+    few = ["--set", "batch_size=4"]  # settings come last
+    assert main(["train", "--smoke", *few, "--device", "cpu", "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "recipe: epochs 2, batch_size 4, optimiser adamw, lr 0.001, " in out and "16 training images" in out
     assert train(tmp_path, "--overfit-one-batch", "--epochs", "18", "--lr", "5e-3", "--val-images", "8") == 0
     assert "the model classifies 100.0% of the batch correctly" in capsys.readouterr().out
     losses = [float(row["loss"]) for row in log(tmp_path / "shapes-tiny-2")]
@@ -70,6 +72,9 @@ def test_smoke_and_overfit(tmp_path, capsys):
         (["--precision", "fp16"], "this run needs a GPU for fp16 (a CPU is fastest with fp32), but "),
         (["--set", "precision=tf32"], "this run needs a GPU for tf32"),
         (["--set", "precision=fp8"], "precision must be fp32, tf32 or fp16, got 'fp8'"),
+        (["--set", "distillation=soft"], "distillation=soft needs a teacher"),
+        (["--set", "token_weight=1"], "token_weight is for a model that classifies patches, such as LV-ViT, got CaiT"),
+        (["--recipe", "small-grafit"], "CaiT needs loss=cross_entropy or loss=bce, got loss=neighbours"),
         (["--out", "/dev/null/x"], "/dev/null/x cannot be read or written: Not a directory"),
     ],
 )

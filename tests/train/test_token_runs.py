@@ -147,6 +147,7 @@ WRONG = {
     "mixup": (["--set", "mixup=0.2"], "token labels cannot be mixed by mixup and cutmix; set both to 0"),
     "cutmix": (["--set", "cutmix=1"], "token labels cannot be mixed by mixup and cutmix"),
     "a threshold": (["--recipe", "small-deit3"], "token labels are probabilities, which bce_threshold makes zeros"),
+    "no weight": (["--set", "token_weight=0"], "token labels have no effect with token_weight=0"),
     "no file": (["--token-labels", "nowhere"], "there is no file of label maps"),
     "another file": (["--token-labels", __file__], "test_token_runs.py is damaged or not a safetensors file"),
     "other data": (["--data", "shapes"], "labels.safetensors is for other classes: it has 3, the data has 10"),
