@@ -81,9 +81,10 @@ class Experiment:
         """Train a row, unless that is done, and measure it."""
         folder = self.trained(row, self.epochs)
         with (folder / "log.csv").open(encoding="utf-8") as file:
-            last = list(csv.DictReader(file))[-1]
+            epochs = list(csv.DictReader(file))
         result: dict[str, Any] = {"question": row.question, "row": row.name, "seed": self.seed}
-        result |= {name: float(last[name]) for name in ("top1", "ema_top1", "seconds")}
+        result |= {name: float(epochs[-1][name]) for name in ("top1", "ema_top1", "seconds")}
+        result["curve"] = [float(epoch["top1"]) for epoch in epochs]
         if "distilled" in row.options or "lvvit" in row.options:
             result["heads"] = self.heads(folder / LAST)
         if row.question == "grafit":
