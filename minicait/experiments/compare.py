@@ -22,6 +22,7 @@ from autograd.random import Stream
 from ..data.loader import Batch
 from ..data.picture import normalise
 from ..data.shapes import Shapes
+from ..files.atomic import write_bytes
 from ..machine import blas_threads
 from ..models.cait import CaiT
 from ..nn import Linear
@@ -123,7 +124,7 @@ def save(path: Path, command: str, machine: str, settings: dict[str, Any], resul
     rows = ",\n".join("  " + json.dumps(_short(result)) for result in results)
     head = json.dumps({"command": command, "machine": machine, "settings": settings}, indent=1)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f'{head[:-2]},\n "results": [\n{rows}\n ]\n}}\n', encoding="utf-8")
+    write_bytes(path, f'{head[:-2]},\n "results": [\n{rows}\n ]\n}}\n'.encode())
 
 
 def _short(value: Any) -> Any:
