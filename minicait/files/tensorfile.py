@@ -130,7 +130,7 @@ def _parsed(text: str) -> dict[str, Any]:
         return result
 
     if not text.startswith("{"):
-        raise ValueError("its header is no JSON object")
+        raise ValueError("its header is not a JSON object")
     return json.loads(text, parse_int=number, parse_float=refuse, parse_constant=refuse, object_pairs_hook=unique)
 
 

@@ -212,7 +212,7 @@ def save_weights(
         raise ValueError("classes must be a list of names, got one string")
     family = family_of(model)
     if family is None:
-        raise ValueError(f"save_weights: {type(model).__name__} is no model of a family, so no file can describe it")
+        raise ValueError(f"save_weights: {type(model).__name__} is not a model of a family, so no file can describe it")
     names = None if classes is None else [str(name) for name in classes]
     info = Info(family.name, model.config, names, tuple(map(float, mean)), tuple(map(float, std)), float(crop_ratio))
     write_tensors(path, model.state_dict(), {"format": "np", "minicait": json.dumps(info.to_json())})

@@ -206,5 +206,5 @@ def test_a_model_of_no_family_is_not_saved(model, tmp_path):
     with pytest.raises(ValueError) as error:
         minicait.save_weights(model, tmp_path / "w.safetensors")
     kind = type(model).__name__
-    assert str(error.value) == f"save_weights: {kind} is no model of a family, so no file can describe it"
+    assert str(error.value) == f"save_weights: {kind} is not a model of a family, so no file can describe it"
     assert not list(tmp_path.iterdir())

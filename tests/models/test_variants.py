@@ -152,7 +152,7 @@ def test_the_order_of_patches_is_all_the_same_to_an_average():
 
 
 def test_its_weights_are_not_taken_for_those_of_cait(tmp_path):
-    with pytest.raises(ValueError, match="Variant is no model of a family, so no file can describe it"):
+    with pytest.raises(ValueError, match="Variant is not a model of a family, so no file can describe it"):
         minicait.save_weights(Variant(**SMALL), tmp_path / "variant.safetensors")
     assert not list(tmp_path.iterdir())
     np.savez(tmp_path / "variant.npz", **Variant(talking_heads=False, **SMALL).state_dict())

@@ -1,4 +1,4 @@
-"""Every family trains: it learns a batch by heart, on any number of workers alike, and goes on from a checkpoint."""
+"""Every family trains: it overfits a batch, on any number of workers alike, and goes on from a checkpoint."""
 
 import numpy as np
 import pytest
