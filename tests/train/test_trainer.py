@@ -53,7 +53,7 @@ def test_bad_input():
     with pytest.raises(ValueError, match="8 images need as many targets, at least one, got 3"):
         Trainer(small()).step(images, labels[:3])
     for options in ({"recipe": Recipe(distillation="hard")}, {"teacher": small()}):
-        with pytest.raises(ValueError, match="needs a teacher|a teacher needs a recipe with"):
+        with pytest.raises(ValueError, match=r"needs a teacher|a teacher needs a recipe with"):
             Trainer(small(), **options)
 
 
