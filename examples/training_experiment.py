@@ -1,4 +1,4 @@
-"""What the ideas of the papers on training are worth: small models on photographs, and a command for each idea.
+"""Measure the ideas of the papers on training: small models on photographs, and a command for each idea.
 
     python examples/training_experiment.py --quick                          # some minutes with shapes, to see it work
     python examples/training_experiment.py --machine "two cores of a ..."   # docs/results/training.json, some hours
@@ -83,8 +83,8 @@ class Experiment:
         with (folder / "log.csv").open(encoding="utf-8") as file:
             epochs = list(csv.DictReader(file))
         result: dict[str, Any] = {"question": row.question, "row": row.name, "seed": self.seed}
-        result |= {name: float(epochs[-1][name]) for name in ("top1", "ema_top1", "seconds")}
-        result["curve"] = [float(epoch["top1"]) for epoch in epochs]
+        result |= {name: round(float(epochs[-1][name]), 3) for name in ("top1", "ema_top1", "seconds")}
+        result["curve"] = [round(float(epoch["top1"]), 3) for epoch in epochs]
         if "distilled" in row.options or "lvvit" in row.options:
             result["heads"] = self.heads(folder / LAST)
         if row.question == "grafit":
@@ -107,7 +107,7 @@ class Experiment:
         return folder
 
     def needed(self, row: Row) -> dict[str, Any]:
-        """What a row's options name, made first."""
+        """Teachers and label maps that a row's options name, made first."""
         names = dict(self.names)
         if "{teacher}" in row.options or "{labels}" in row.options:
             teacher, epochs = (QUICK_TEACHER, 1) if self.quick else (TEACHER, 3)
@@ -143,7 +143,7 @@ class Experiment:
                 heads["class"] = evaluated - outputs.tokens.numpy().max(axis=1) / 2
             for name, logits in heads.items():
                 right[name] += int((logits.argmax(1) == batch.labels).sum())
-        return {name: count / len(images) for name, count in right.items()}
+        return {name: round(count / len(images), 3) for name, count in right.items()}
 
 
 def _minicait(command: str) -> Any:

@@ -15,7 +15,7 @@ from PIL import Image
 from tqdm import tqdm
 
 from ..data.crops import centre_crop
-from ..data.groups import fine_labels, unwrapped
+from ..data.groups import fine_classes, fine_labels, unwrapped
 from ..data.loader import Loader
 from ..data.picture import Picture
 from ..data.source import Source
@@ -96,7 +96,7 @@ def _retrieve(args: argparse.Namespace) -> int:
         shown = range(0, len(queries.fine), max(1, len(queries.fine) // SHOWN))[:SHOWN]
         summary |= _scores(args, model, info, collection, queries)._asdict()
         summary |= {"coarse_classes": len(train.classes), "fine_classes": len(set(collection.fine))}
-        summary["finer"] = fine_labels(train)[0] != list(train.classes)
+        summary["finer"] = fine_classes(train) != list(train.classes)
     rows = [_found(collection, queries.images.vectors[i], args.neighbours) for i in shown]
     pictures = [(_shown(queries, i), [_shown(collection, j, None if paths else _grade(collection, j, queries, i))
                                       for j, _ in row]) for i, row in zip(shown, rows, strict=True)]  # fmt: skip

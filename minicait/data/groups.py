@@ -101,8 +101,18 @@ def unwrapped(dataset: Any) -> Any:
 
 def fine_labels(dataset: Any) -> tuple[list[str], np.ndarray]:
     """Names of the fine classes, and the fine label of every image."""
+    labelled = _with_fine_labels(dataset)
+    label = labelled.fine if hasattr(labelled, "fine") else lambda i: labelled[i][1]
+    return fine_classes(dataset), np.array([label(i) for i in range(len(labelled))], int)
+
+
+def fine_classes(dataset: Any) -> list[str]:
+    """Names of the fine classes: those of the dataset, if it has nothing finer."""
+    labelled = _with_fine_labels(dataset)
+    return list(labelled.fine_classes if hasattr(labelled, "fine") else labelled.classes)
+
+
+def _with_fine_labels(dataset: Any) -> Any:
     while not hasattr(dataset, "fine") and hasattr(dataset, "dataset"):
         dataset = dataset.dataset
-    if hasattr(dataset, "fine"):
-        return list(dataset.fine_classes), np.array([dataset.fine(i) for i in range(len(dataset))], int)
-    return list(dataset.classes), np.array([dataset[i][1] for i in range(len(dataset))], int)
+    return dataset

@@ -44,7 +44,7 @@ _KINDS = {"logits": ("F16", 4), "classes": ("U16", 4), "images": ("U8", 1)}
 
 @dataclass(frozen=True)
 class Description:
-    """What label maps are of, and who made them."""
+    """The classes of label maps, and the annotator that made them."""
 
     classes: list[str]  # of the data
     annotator: str  # name of its weights

@@ -32,7 +32,7 @@ LABELLED_CROPS = ("none", "padded", "resized")  # whose box in the image is know
 
 
 class View(NamedTuple):
-    """What a model sees of an image, and where in the image that is: at `box`, then mirrored if `flipped`."""
+    """Pixels that a model sees of an image, and their place in it: at `box`, then mirrored if `flipped`."""
 
     pixels: np.ndarray
     box: Fractions = WHOLE  # may reach beyond the image, where a crop is black

@@ -1,4 +1,4 @@
-"""What AdamW and LAMB have in common: two moments for every parameter, and the way from gradients to an update."""
+"""Base of AdamW and LAMB: two moments for every parameter, and the way from gradients to an update."""
 
 from __future__ import annotations
 

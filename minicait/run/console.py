@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from autograd import cuda
 
 from ..data.folder import ImageFolder
-from ..data.groups import fine_labels, unwrapped
+from ..data.groups import fine_classes, unwrapped
 from ..data.source import NAMED, Source
 from ..machine import cpu_count, peak_megabytes
 from ..text import printable
@@ -51,13 +51,13 @@ def first_lines(run: Run) -> str:
 
 def _finer(run: Run) -> str:
     """How many fine classes there are, if the model is meant to find them."""
-    if not run.model.has_memory or (names := fine_labels(run.images.train)[0]) == run.classes:
+    if not run.model.has_memory or (names := fine_classes(run.images.train)) == run.classes:
         return ""
     return f" ({len(names)} fine ones, for `retrieve`)"
 
 
 def token_labels_line(run: Run) -> str | None:
-    """Where labels of the patches come from, and what they rule out."""
+    """Source of the labels of patches, and the augmentation that they exclude."""
     if run.label_maps is None:
         return None
     file, r = run.label_maps.file, run.plan.recipe
@@ -97,7 +97,7 @@ def next_commands(run: Run) -> str:
     lines = {"predict": f"{_program()} predict --weights {weights} {shlex.quote(str(image))}"}
     if not run.plan.overfit:  # there are no validation images
         lines["evaluate"] = f"{_program()} eval --weights {weights}{_data_options(run)}{_machine_options(run)}"
-    if run.model.has_memory:
+    if run.model.has_memory and not run.plan.overfit:
         chosen = _data_options(run, with_train_images=True)
         lines["retrieve"] = f"{_program()} retrieve --weights {weights}{chosen}{_machine_options(run)}"
     lines["resume"] = resume_command(run)

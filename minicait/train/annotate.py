@@ -81,7 +81,7 @@ class Annotator(Expert):
         return max(1, BATCH // self.looks)
 
     def transform(self, picture: Picture, _: Any) -> np.ndarray:
-        """What the model looks at: the whole image (1, 3, side, side), or all windows of it."""
+        """Input of the model for an image: the whole image (1, 3, side, side), or all windows of it."""
         share = self.edges[0][1] - self.edges[0][0]
         image = picture.decode(shrink=share * min(picture.size) / self.side)
         down, across = ([_pixels(edges, n) for edges in self.edges] for n in (image.height, image.width))

@@ -241,7 +241,7 @@ def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
 
 
 def main_settings(recipe: Recipe) -> dict[str, Any]:
-    """What everybody asks for, and all settings in which a recipe differs from the default one. lr is at the peak."""
+    """SHOWN, and all settings in which a recipe differs from the default one. lr is the peak learning rate."""
     plain, own = (asdict(r) | asdict(r.augmentation) for r in (Recipe(), replace(recipe, lr=recipe.peak_lr)))
     hidden = ("augmentation", "lr_for_batch", "precision", *(("warmup_lr", "min_lr") if recipe.constant_lr else ()))
     return {key: own[key] for key in own if key not in hidden and (key in SHOWN or own[key] != plain[key])}
