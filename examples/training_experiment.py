@@ -7,6 +7,7 @@
 Imagenette at 64 pixels; all rows see the same number of images. A row is a `minicait train` that is printed, and can be
 run by hand. What rows need comes first: a teacher (DeiT-Ti, fine-tuned at 96 pixels), and label maps by this teacher or
 by the LV-ViT that learned the label of the image for every patch. After an interruption, the same command continues.
+Rows that the file of results already has, with the same options and seed, are not measured again.
 
 All is measured with the weights after the last epoch, since the best are chosen on the same validation images: top-1,
 that of each head, and retrieval (`knn` with 20 neighbours). Teachers and annotators have theirs, too. Only `ema_top1`
@@ -178,18 +179,38 @@ def main() -> int:
         raise ValueError(f"--epochs must be at least 1, got {args.epochs}")
     if not args.quick:
         open_pretrained(args.weights)  # downloads them now, or says what is wrong, and not after an hour
-    results = []
     path = args.results or (None if args.quick else Path("docs/results/training.json"))
+    settings = {"epochs": args.epochs}
+    results = _saved(path, settings)
     for seed in map(int, args.seeds.split(",")):
         experiment = Experiment(args, seed)
         for row in ROWS:
-            if args.only in (None, row.question, row.also):
+            if args.only in (None, row.question, row.also) and (seed, *row[:3]) not in map(_key, results):
                 results.append(experiment.measured(row))
                 print(_line(results[-1]), flush=True)
                 if path is not None:
-                    save(path, COMMAND, args.machine, {"epochs": experiment.epochs}, results)
+                    save(path, COMMAND, args.machine, settings, sorted(results, key=_order))
+    results.sort(key=_order)
     print("\n" + "\n".join(map(_line, results)))
     return 0
+
+
+def _saved(path: Path | None, settings: dict[str, int]) -> list[dict[str, Any]]:
+    """Results of rows as they are now; those of rows with other options, or other epochs, are left out."""
+    if path is None or not path.is_file():
+        return []
+    saved = json.loads(path.read_text(encoding="utf-8"))
+    rows = {row[:3] for row in ROWS}
+    return [result for result in saved["results"] if saved["settings"] == settings and _key(result)[1:] in rows]
+
+
+def _key(result: dict[str, Any]) -> tuple[int, str, str, str]:
+    return result["seed"], result["question"], result["row"], result["options"]
+
+
+def _order(result: dict[str, Any]) -> tuple[int, int]:
+    """Results by seed, and within a seed in the order of the rows."""
+    return result["seed"], [row[:3] for row in ROWS].index(_key(result)[1:])
 
 
 def _line(result: dict[str, Any]) -> str:
