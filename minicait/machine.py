@@ -25,6 +25,7 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # constants of malloc.h
+MADV_HUGEPAGE, HUGE_PAGE, RESERVED = 14, 1 << 21, 1 << 29
 
 
 @cache
@@ -78,6 +79,21 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
         if mallopt(M_MMAP_THRESHOLD, 1 << 30) or mallopt(M_MMAP_THRESHOLD, 1 << 25):  # older versions allow no more
             mallopt(M_TRIM_THRESHOLD, 1 << 30)
+            use_huge_pages()
+
+
+def use_huge_pages() -> None:
+    """Ask Linux for pages of 2 MB instead of 4 kB in the next half a gigabyte that is allocated: fewer TLB misses.
+
+    The block is allocated, advised and freed before anything is written, so that it takes no memory.
+    """
+    with suppress(OSError, AttributeError):  # not glibc
+        libc = ctypes.CDLL("libc.so.6")
+        libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+        if block := libc.malloc(ctypes.c_size_t(RESERVED)):  # none where address space is limited
+            first = -(-block // HUGE_PAGE) * HUGE_PAGE
+            libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(RESERVED - HUGE_PAGE), MADV_HUGEPAGE)
+            libc.free(block)
 
 
 def return_freed_memory() -> None:

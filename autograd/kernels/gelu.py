@@ -4,17 +4,19 @@
     gelu(x) = x * Phi(x),    gelu'(x) = Phi(x) + x * phi(x),    with Phi(x) = (1 + erf(x / sqrt(2))) / 2 and phi = Phi'
 
 float64 is accurate to the last bit or two and slow: it is for checking gradients. float32, which trains, uses formulas
-whose error, rounding included, is at most 2e-7; float16 computes in float32.
+whose error, rounding included, is at most 1.6e-7 of max(1, |x|); float16 computes in float32.
 
 erf:   erfc(w) = exp(w P(w)) for w >= 0. The polynomial P is fitted to log(erfc(w)) / w on [0, 4], with weights that
        minimise the largest absolute error of erf. Small x keep their digits.
-GELU:  Phi(-w) = Q(1 / (1 + p w)) exp(-w^2 / 2) for w >= 0 (Abramowitz and Stegun, 7.1.26). The derivative needs the
-       same exponential, so one serves both; and there is no comparison, which NumPy is slow at.
+GELU:  Phi(x) = 1 / (1 + exp(-x R(x^2))). The polynomial R is fitted to log(Phi(x) / Phi(-x)) / x on [0, 6.2], with
+       weights that minimise the largest error of GELU beside max(1, |x|); beyond, it is positive and grows. Every operation is a
+       pass over the array, and this takes the fewest of the formulas that were tried.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -26,12 +28,13 @@ from .sums import widened
 
 _P = (-1.12838025, -0.636597734, -0.102919613, 0.0195839589,
       -0.000536931936, -0.00103240248, 0.000308802419, -3.14401886e-05)  # fmt: skip
-_T = 0.3275911 * math.sqrt(0.5)
-_Q = (0.127414796, -0.142248368, 0.7107068705, -0.7265760135, 0.5307027145)
-_SIGN = np.uint32(1 << 31)
+_R = (1.59577062, 0.0726641297, -6.34829489e-05, -0.000111207903, 8.02520191e-06, -2.71460865e-07, 3.69332305e-09)
 _SQRT_HALF = math.sqrt(0.5)
 _DENSITY = 1 / math.sqrt(2 * math.pi)
 _exact_erf = np.frompyfunc(math.erf, 1, 1)
+_SIMD = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])  # that NumPy found on this CPU
+# exp2 takes half the time of exp where NumPy has Intel's vector library, and several times as long elsewhere
+_EXP, _UNIT = ("exp2", 1 / math.log(2)) if sys.platform == "linux" and {"AVX512_SKX", "X86_V4"} & {*_SIMD} else ("exp", 1.0)
 
 
 def erf(x: Array) -> Array:
@@ -69,35 +72,27 @@ def _gelu_numpy(x: Array, with_derivative: bool) -> tuple[Array, Array | None]:
 
 
 def _gelu32(x: Array, xp: Any, with_derivative: bool) -> tuple[Array, Array | None]:
-    """In place wherever possible: memory is the bottleneck. w = |x| and tail = Phi(-w) throughout."""
-    w = xp.abs(x)
-    t = w * _T
-    t += 1
-    xp.divide(1, t, out=t)  # takes half the time of NumPy's reciprocal
-    tail = t * _Q[-1]
-    for coefficient in _Q[-2::-1]:
-        tail += coefficient
-        tail *= t
-    xp.multiply(w, w, out=t)
-    t *= -0.5
-    xp.exp(t, out=t)
-    tail *= t
-    value = x + w  # x Phi(x) = max(x, 0) - w tail, and this is twice the maximum
-    value *= 0.5
+    """In place wherever possible: memory is the bottleneck."""
+    exp = getattr(xp, _EXP)
+    square = x * x
+    phi = square * (-_UNIT * _R[-1])
+    for coefficient in _R[-2:0:-1]:
+        phi += -_UNIT * coefficient
+        phi *= square
+    phi += -_UNIT * _R[0]
+    phi *= x
+    exp(phi, out=phi)
+    phi += 1
+    xp.divide(1, phi, out=phi)  # takes half the time of NumPy's reciprocal
+    value = x * phi
     if not with_derivative:
-        w *= tail
-        value -= w
         return value, None
-    t *= _DENSITY
-    t *= w
-    t -= tail
-    t += 0.5  # t = 1/2 - tail + w phi(w) is not negative; the derivative is 1/2 + t or 1/2 - t, by the sign of x
-    w *= tail
-    value -= w
-    bits = t.view(np.uint32)
-    bits |= x.view(np.uint32) & _SIGN
-    t += 0.5
-    return value, t
+    square *= -_UNIT / 2
+    square += _UNIT * math.log(_DENSITY)
+    density = exp(square, out=square)
+    density *= x
+    density += phi
+    return value, density
 
 
 def _gelu64(x: Array, xp: Any, with_derivative: bool) -> tuple[Array, Array | None]:

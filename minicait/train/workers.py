@@ -28,7 +28,7 @@ import numpy as np
 import autograd as ag
 from autograd import Tensor, modes
 
-from ..machine import blas_threads, keep_freed_memory
+from ..machine import blas_threads, keep_freed_memory, use_huge_pages
 from ..nn.record import stop_listening
 
 Work = Callable[[Any, int, Any], Any]  # work(state, worker, argument)
@@ -174,6 +174,7 @@ def _in_worker(state: Any, worker: int, pipe: Connection, others: list[Connectio
         signal.signal(number, signal.SIG_IGN)
     for other in others:
         other.close()  # copies of the parent's ends
+    use_huge_pages()  # for this process's own heap
     stop_listening()  # and no mode of the parent
     with blas_threads(1), modes.changed(**modes.Modes()._asdict()), suppress(EOFError, OSError):
         while (message := pipe.recv()) is not None:
