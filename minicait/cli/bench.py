@@ -43,10 +43,10 @@ def add_to(commands: Any) -> None:
     add = parser.add_argument_group("what to measure").add_argument
     add("--model", help=f"a name of `minicait models` (default: {MODEL})")
     add("--batch", type=int, metavar="N", help=f"images in a step (default: {BATCH}, of a folder {FILES})")
-    add("--work", choices=WORK, help="train: a training step; predict: a prediction; folder: predictions of JPEG "
+    add("--work", choices=list(WORK), help="train: a training step; predict: a prediction; folder: predictions of JPEG "
         "files, which are drawn for it, as `minicait predict` makes them (default: train)")  # fmt: skip
     add("--stochastic-depth", action="store_true",
-        help="train with the drop rates of the model's recipe on both sides (default: nothing is dropped)")  # fmt: skip
+        help="train with the model's published rate of stochastic depth, on both sides (default: none)")  # fmt: skip
     add("--table", action="store_true", help=f"measure the {len(ROWS)} rows of the standard table, on a CPU")
     add("--profile", action="store_true", help="time and memory by operation, on one thread")
     add = parser.add_argument_group("how").add_argument
