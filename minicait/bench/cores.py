@@ -45,9 +45,9 @@ def step_on_cores(job: Job, side: Measured) -> dict[str, Any]:
 
     T(P) = parent + workers * (share of the batch that the busiest of P workers has)
 
-    The parent works while all workers wait. A worker has whole leaves of the tree of sums, each of whole pieces, so
-    there are at most as many workers as leaves. What it leaves out: cores that share caches, memory bandwidth or a
-    power budget are slower together than apart.
+    The parent works while all workers wait, and its threads count as if they ran one after the other. A worker has
+    whole leaves of the tree of sums, each of whole pieces, so there are at most as many workers as leaves. What the
+    model leaves out: cores that share caches, memory bandwidth or a power budget are slower together than apart.
     """
     if job.work != "train" or not side.worker_cpu:
         return {}
