@@ -9,11 +9,12 @@ import pytest
 from autograd import kernels
 from autograd.ops.nn import Gelu
 from minicait import create_model
-from minicait.bench import Job, worker
+from minicait.bench import Job, torch_side
 from minicait.bench.gemm import gemm_rate
 from minicait.bench.profile import profiled
 from minicait.bench.worker import bench_step
 from minicait.cli import main
+from minicait.nn.layers import DropPath
 from minicait.train.objectives import CrossEntropy
 from tests.models.small_models import SMALL_MODELS
 
@@ -36,6 +37,18 @@ def test_what_is_counted():
     assert train == pytest.approx(3 * predict - images)
     assert predict / 8 == pytest.approx(5.0, rel=0.02)  # the paper's 2.5 G multiply-adds
     assert gemm_rate(1) > 0.5
+
+
+@pytest.mark.parametrize(("name", "rate"), [("cait_small_32", 0.05), ("deit_tiny_patch16_224", 0.1 / 2)])
+def test_dropped_branches_are_not_counted(name, rate):
+    whole, kept = (Job(name, 1, "train", 1, stochastic_depth=depth).gigaflop() for depth in (False, True))
+    blocks = create_model(name).cost().multiply_adds - create_model(name).config.changed(depth=0).cost().multiply_adds
+    assert whole - kept == pytest.approx(3 * 2 * rate * blocks / 1e9)
+
+
+def test_stochastic_depth_is_the_presets(capsys):
+    assert main([*TINY[:1], *TINY[3:], "--model", "cait_small_32", "--stochastic-depth"]) == 0
+    assert "cait_small_32, batch 4, training step with stochastic depth, 1 threads" in capsys.readouterr().out
 
 
 def test_the_table(capsys):
@@ -67,7 +80,14 @@ def test_profiling_leaves_no_trace():
      (["--rounds", "-1"], "--rounds must be at least 1, got -1"),
      (["--device", "gpu"], "unknown device 'gpu'"),
      (["--device", "cpu", "--precision", "fp16"], "--precision fp16 is for GPUs; a CPU is fastest with fp32"),
-     (["--device", "cuda", "--profile"], "--profile needs the CPU")],
+     (["--device", "cuda", "--profile"], "--profile needs the CPU"),
+     (["--work", "folder", "--profile"], "--profile is of operations"),
+     (["--work", "predict", "--stochastic-depth"], "stochastic depth is for training"),
+     (["--model", "cait_tiny_32", "--stochastic-depth"], "cait_tiny_32 is trained without stochastic depth"),
+     (["--table", "--batch", "4"], "--table has rows of its own; leave out --batch"),
+     (["--table", "--device", "cuda"], "--table has rows of its own; leave out --device"),
+     (["--table", "--profile"], "--table has rows of its own; leave out --profile"),
+     (["--table", "--against", "torch"], "--table is measured against timm or timm-bf16, not torch")],
 )  # fmt: skip
 def test_bad_input(options, sentence, capsys):
     assert main(["bench", *options]) == 2
@@ -93,7 +113,7 @@ def test_both_sides_compute_the_same(name):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e '.[compare]'")
     model = SMALL_MODELS[name](img_size=32, patch_size=16, dim=24)
     family = name.partition("-")[0]
-    net = (worker.TIMM | worker.PLAIN)[family](model.config)
+    net = (torch_side.TIMM | torch_side.PLAIN)[family](model.config)
     state = {key: torch.from_numpy(value.copy()) for key, value in model.state_dict().items()}
     for key, value in list(state.items()):
         if family == "resmlp":
@@ -107,9 +127,69 @@ def test_both_sides_compute_the_same(name):
     want = net.eval()(torch.from_numpy(images)).detach().numpy()
     np.testing.assert_allclose(model.eval()(images).numpy(), want, atol=1e-5 * np.abs(want).max())
     labels = np.array([1, 7])
-    theirs = worker.torch_loss(net.train()(torch.from_numpy(images)), torch.from_numpy(labels)).item()
+    theirs = torch_side.torch_loss(net.train()(torch.from_numpy(images)), torch.from_numpy(labels)).item()
     ours = CrossEntropy()(model.train().outputs(images), {"labels": labels}).item()
     assert ours == pytest.approx(theirs, rel=1e-5)  # and it is trained for the same
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("name", ["cait", "deit", "deit-distilled", "deit3", "resmlp", "patchconvnet", "lvvit"])
+def test_both_sides_drop_branches_at_the_same_rates(name):
+    pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e '.[compare]'")
+    model = SMALL_MODELS[name](img_size=32, patch_size=16, dim=24, depth=3, drop_path_rate=0.2)
+    net = (torch_side.TIMM | torch_side.PLAIN)[name.partition("-")[0]](model.config)
+    ours = {(key.split(".")[1], round(m.rate, 6)) for key, m in model.named_modules() if isinstance(m, DropPath)}
+    found = [(key, m) for key, m in net.named_modules() if type(m).__name__ == "DropPath"]
+    theirs = {(key.split(".")[1], round(m.drop_prob, 6)) for key, m in found}
+    assert theirs | {("0", 0.0)} == ours | {("0", 0.0)}  # timm has no layer where the rate is 0
+    assert len(ours) == 3 and max(rate for _, rate in ours) == 0.2
+    assert all(key.startswith("blocks.") for key, _ in found)
+
+
+def cpu_with(flags, path):
+    path.write_text(f"model name\t: some CPU\nflags\t\t: fpu {flags} sse\n")
+    return path
+
+
+def test_bfloat16_needs_instructions_for_it(tmp_path, monkeypatch):
+    for flags in ("avx512_bf16", "amx_bf16 amx_tile"):
+        monkeypatch.setattr(torch_side, "CPUINFO", cpu_with(flags, tmp_path / "cpuinfo"))
+        torch_side.check_bfloat16("cpu")
+        with pytest.raises(ValueError, match="it is for CPUs"):
+            torch_side.check_bfloat16("cuda")
+    for path in (cpu_with("avx512f", tmp_path / "cpuinfo"), tmp_path / "missing"):
+        monkeypatch.setattr(torch_side, "CPUINFO", path)
+        with pytest.raises(ValueError, match="this CPU has no instructions for bfloat16"):
+            torch_side.check_bfloat16("cpu")
+
+
+def test_a_cpu_without_bfloat16_gets_one_sentence(tmp_path, capsys, monkeypatch):
+    import minicait.bench as bench
+
+    real, path = bench.subprocess.Popen, cpu_with("avx2", tmp_path / "cpuinfo")
+
+    def on_it(command, **kwargs):
+        code = ("import pathlib, sys; from minicait.bench import torch_side, worker; sys.argv = sys.argv[2:]\n"
+                f"torch_side.CPUINFO = pathlib.Path({str(path)!r}); worker.main()")  # fmt: skip
+        return real([command[0], "-c", code, *command[1:]], **kwargs)
+
+    monkeypatch.setattr(bench.subprocess, "Popen", on_it)
+    assert main([*TINY, "--against", "timm-bf16"]) == 2
+    because = "this CPU has no instructions for bfloat16 (AVX512-BF16 or AMX)"
+    assert capsys.readouterr().err == f"minicait: timm-bf16 cannot be measured: {because}\n"
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("work", ["train", "predict"])
+def test_beside_bfloat16(work, capsys):
+    pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e '.[compare]'")
+    try:
+        torch_side.check_bfloat16("cpu")
+    except ValueError as error:
+        pytest.skip(str(error))
+    small = ["bench", "--model", "cait_tiny_32", "--batch", "4", "--rounds", "1", "--threads", "1", "--work", work]
+    assert main([*small, "--against", "timm-bf16", "--json"]) == 0
+    assert [side["name"] for side in json.loads(capsys.readouterr().out)["sides"]] == ["minicait", "timm-bf16"]
 
 
 @pytest.mark.parity
@@ -122,7 +202,8 @@ def test_a_form_that_pytorch_lacks(name, capsys):
 
 @pytest.mark.parity
 def test_a_family_that_timm_lacks(capsys):
-    pytest.importorskip("timm", reason="timm is not installed: pip install -e '.[compare]'")
+    if find_spec("timm") is None:  # importing it here would fail where torchvision lacks its compiled part
+        pytest.skip("timm is not installed: pip install -e '.[compare]'")
     small = ["bench", "--model", "lvvit_mini_32", "--batch", "2", "--rounds", "1", "--threads", "1"]
     assert main([*small, "--against", "timm"]) == 2
     assert "timm cannot be measured: there is no lvvit to compare with, only cait, deit" in capsys.readouterr().err

@@ -11,12 +11,16 @@ import math
 import statistics
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ..models import find_model
+from ..models import create_model, find_model
+from ..nn.layers import DropPath
+from .folder import drawn_folder
 
-WORK = ("train", "predict")
+WORK = {"train": "training step", "predict": "prediction", "folder": "prediction of JPEG files"}
 
 
 @dataclass
@@ -26,6 +30,8 @@ class Measured:
     name: str
     seconds: list[float]  # of each step
     megabytes: float  # at the peak; on a GPU, of its memory
+    parent_cpu: float = 0.0  # CPU seconds of a step, the mean: in the side's own process
+    worker_cpu: float = 0.0  # and in its worker processes
 
     @property
     def median(self) -> float:
@@ -34,31 +40,48 @@ class Measured:
 
 @dataclass
 class Job:
-    """Work to measure: training steps or predictions on a batch of random images."""
+    """Work to measure: training steps or predictions on a batch of random images, or predictions of a folder."""
 
     model: str
-    batch: int
+    batch: int  # images in a step; for a folder, all its files
     work: str
     threads: int
-    micro_batch: int | None = None  # in training; None: the default of the model
+    micro_batch: int | None = None  # None: the default of the model
     device: str = "cpu"
     precision: str = "fp32"  # or, on a GPU, "tf32" or "fp16"
+    stochastic_depth: bool = False  # train with the drop rates of the preset; else nothing is dropped
+    folder: str | None = None  # of JPEG files; `measure` draws one
 
     def __post_init__(self) -> None:
         if self.device == "cpu" and self.precision != "fp32":
             raise ValueError(f"precision={self.precision} is for GPUs; a CPU is fastest with fp32")
+        if self.stochastic_depth and self.work != "train":
+            raise ValueError("stochastic depth is for training; a prediction drops nothing")
+        if self.stochastic_depth and self.drop_path_rate == 0:
+            raise ValueError(f"{self.model} is trained without stochastic depth")
+
+    @property
+    def drop_path_rate(self) -> float:
+        return find_model(self.model)[1].drop_path_rate if self.stochastic_depth else 0.0
 
     def gigaflop(self) -> float:
-        """Floating-point operations of the matrix products in a step, in billions; a multiply-add counts as two."""
+        """Floating-point operations of the matrix products in a step, in billions; a multiply-add counts as two.
+
+        With stochastic depth it is the mean, without the branches that are dropped.
+        """
         config = find_model(self.model)[1]
-        multiply_adds = config.cost().multiply_adds
+        multiply_adds: float = config.cost().multiply_adds
+        if self.stochastic_depth:
+            modules = create_model(self.model, drop_path_rate=self.drop_path_rate).named_modules()
+            rate = statistics.mean(module.rate for _, module in modules if isinstance(module, DropPath))
+            multiply_adds -= rate * (multiply_adds - config.changed(depth=0).cost().multiply_adds)
         if self.work == "train":  # backward has two products for each of forward, but images need no gradient
             multiply_adds += 2 * multiply_adds - 3 * math.prod(config.img_size) * config.dim
         return 2 * multiply_adds * self.batch / 1e9
 
 
 class Side:
-    """A worker process, which answers "begin", "step" (its seconds) and "peak" (megabytes so far)."""
+    """A worker process, which answers "begin", "step" (its seconds), "cpu" (seconds so far) and "peak" (megabytes)."""
 
     def __init__(self, name: str, job: Job) -> None:
         self.name = name
@@ -74,26 +97,41 @@ class Side:
         except BrokenPipeError:
             answer = ""
         if not answer:
-            raise ValueError(f"the measurement of {self.name} ended early, with exit code {self.process.wait()}")
+            code = self.process.wait()
+            killed = ", as the system does when memory runs out" if code == -9 else ""
+            raise ValueError(f"the measurement of {self.name} ended early, with exit code {code}{killed}")
         result = json.loads(answer)
         if isinstance(result, str):
             raise ValueError(result)
         return result
 
     def end(self) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
         self.process.kill()
-        self.process.communicate()  # waits, and closes the pipes
+        self.process.wait()
+        self.process.stdout.close()  # without reading on: PyTorch's loader processes may hold it a few seconds longer
+        with suppress(BrokenPipeError):  # a request that was never read
+            self.process.stdin.close()
 
 
-def measure(job: Job, names: list[str], rounds: int) -> list[Measured]:
+def measure(job: Job, names: Sequence[str], rounds: int) -> list[Measured]:
     """Measure all sides in turn, after an uncounted step of each."""
-    sides = [Side(name, job) for name in names]
-    try:
-        for side in sides:
-            side.ask("begin")
-            side.ask("step")
-        seconds = [[side.ask("step") for side in sides] for _ in range(rounds)]
-        return [Measured(side.name, [row[i] for row in seconds], side.ask("peak")) for i, side in enumerate(sides)]
-    finally:
-        for side in sides:
-            side.end()
+    with drawn_folder(job.batch) if job.work == "folder" else nullcontext() as folder:
+        sides: list[Side] = []
+        try:
+            for name in names:
+                sides.append(Side(name, replace(job, folder=folder)))
+            for request in ("begin", "step"):  # what cannot be measured is known before any step
+                for side in sides:
+                    side.ask(request)
+            before = [side.ask("cpu") for side in sides]
+            seconds = [[side.ask("step") for side in sides] for _ in range(rounds)]
+            after = [side.ask("cpu") for side in sides]
+            return [
+                Measured(side.name, [row[i] for row in seconds], side.ask("peak"),
+                         *((end - begin) / rounds for begin, end in zip(before[i], after[i], strict=True)))
+                for i, side in enumerate(sides)
+            ]  # fmt: skip
+        finally:
+            for side in sides:
+                side.end()

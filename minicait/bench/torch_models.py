@@ -10,6 +10,8 @@ from importlib import import_module
 from itertools import pairwise
 from typing import Any
 
+from ..models.transformer import linear_rates
+
 torch: Any = import_module("torch")  # not type-checked, even if it is installed
 nn: Any = torch.nn
 functional: Any = torch.nn.functional
@@ -22,6 +24,20 @@ class Mlp(nn.Module):
 
     def forward(self, x: Any) -> Any:
         return self.fc2(functional.gelu(self.fc1(x)))
+
+
+class DropPath(nn.Module):
+    """Stochastic depth: a branch is computed, then dropped for a sample with probability `drop_prob`, as in timm."""
+
+    def __init__(self, drop_prob: float) -> None:
+        super().__init__()
+        self.drop_prob = drop_prob
+
+    def forward(self, x: Any) -> Any:
+        if not self.training or self.drop_prob == 0:
+            return x
+        keep = 1 - self.drop_prob
+        return x * x.new_empty((len(x), 1, 1)).bernoulli_(keep).div_(keep)
 
 
 # ---- PatchConvNet
@@ -52,13 +68,13 @@ class ConvBranch(nn.Module):
 
 
 class ConvBlock(nn.Module):
-    def __init__(self, dim: int, epsilon: float) -> None:
+    def __init__(self, dim: int, epsilon: float, rate: float) -> None:
         super().__init__()
         self.gamma_1 = nn.Parameter(epsilon * torch.ones(dim))
-        self.norm1, self.attn = nn.LayerNorm(dim, eps=1e-6), ConvBranch(dim)
+        self.norm1, self.attn, self.drop_path = nn.LayerNorm(dim, eps=1e-6), ConvBranch(dim), DropPath(rate)
 
     def forward(self, x: Any, grid: tuple[int, int]) -> Any:
-        return x + self.gamma_1 * self.attn(self.norm1(x), grid)
+        return x + self.drop_path(self.gamma_1 * self.attn(self.norm1(x), grid))
 
 
 class ClassAttention(nn.Module):
@@ -102,7 +118,7 @@ class PatchConvNet(nn.Module):
         super().__init__()
         self.cls_token = nn.Parameter(torch.zeros(1, 1, c.dim))
         self.patch_embed = PatchEmbed(c.dim)
-        self.blocks = nn.ModuleList([ConvBlock(c.dim, c.layer_scale) for _ in range(c.depth)])
+        self.blocks = nn.ModuleList([ConvBlock(c.dim, c.layer_scale, c.drop_path_rate) for _ in range(c.depth)])
         self.blocks_token_only = nn.ModuleList([ClassBlock(c.dim, c.layer_scale)])
         self.norm, self.head = nn.LayerNorm(c.dim, eps=1e-6), nn.Linear(c.dim, num_classes)
 
@@ -146,15 +162,15 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, dim: int, heads: int, hidden: int, factor: float) -> None:
+    def __init__(self, dim: int, heads: int, hidden: int, factor: float, rate: float) -> None:
         super().__init__()
-        self.factor = factor
+        self.factor, self.drop_path = factor, DropPath(rate)
         self.norm1, self.norm2 = (nn.LayerNorm(dim, eps=1e-5) for _ in range(2))
         self.attn, self.mlp = Attention(dim, heads), Mlp(dim, hidden)
 
     def forward(self, x: Any) -> Any:
-        x = x + self.attn(self.norm1(x)) / self.factor
-        return x + self.mlp(self.norm2(x)) / self.factor
+        x = x + self.drop_path(self.attn(self.norm1(x)) / self.factor)
+        return x + self.drop_path(self.mlp(self.norm2(x)) / self.factor)
 
 
 class LVViT(nn.Module):
@@ -165,7 +181,8 @@ class LVViT(nn.Module):
         self.cls_token = nn.Parameter(torch.zeros(1, 1, c.dim))
         self.pos_embed = nn.Parameter(torch.zeros(1, 1 + c.patches, c.dim))
         self.patch_embed = Stem(c.patch_size, c.stem_channels, c.dim)
-        self.blocks = nn.ModuleList([Block(c.dim, c.heads, c.hidden, c.residual_factor) for _ in range(c.depth)])
+        rates = linear_rates(c.drop_path_rate, c.depth)
+        self.blocks = nn.ModuleList([Block(c.dim, c.heads, c.hidden, c.residual_factor, rate) for rate in rates])
         self.norm = nn.LayerNorm(c.dim, eps=1e-5)
         self.head, self.aux_head = (nn.Linear(c.dim, num_classes) for _ in range(2))
 

@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,12 @@ import numpy as np
 from autograd.kernels import softmax
 
 from ..data.folder import images_in
-from ..data.picture import BadImageError, Picture
+from ..data.picture import BadImageError
 from ..data.transforms import evaluation
 from ..files.pretrained import load_model
-from ..machine import cpu_count, in_order
 from ..run.advice import evaluation_memory, memory_advice
 from ..text import printable
-from ..train.evaluate import predict
+from ..train.evaluate import FILES, predict_files
 from . import options
 
 EXAMPLES = """examples:
@@ -29,7 +27,6 @@ EXAMPLES = """examples:
   minicait predict --weights best.safetensors photos/*.jpg     many images
   minicait predict --weights best.safetensors photos --json > guesses.json
 """
-BATCH = 32
 
 
 def add_to(commands: Any) -> None:
@@ -48,33 +45,20 @@ def _predict(args: argparse.Namespace) -> int:
     device = options.device(args)
     paths = list(image_files(args.images))
     model, info = load_model(args.weights, args.img_size)
-    memory = evaluation_memory(model, min(BATCH, len(paths)), args.micro_batch)
+    memory = evaluation_memory(model, min(FILES, len(paths)), args.micro_batch)
     names = [as_text(name) for name in info.class_names or (f"class {i}" for i in range(model.num_classes))]
     transform = evaluation(model.img_size[0], info.crop_ratio, info.mean, info.std)
     results, bad = [], []
 
-    def read(path: Path) -> np.ndarray | BadImageError:
-        try:
-            return transform(Picture(path), None)
-        except BadImageError as error:
-            return error
+    def skip(path: Path, error: BadImageError) -> None:
+        bad.append({"file": as_text(path), "error": as_text(error)})
+        print(f"skipped: {printable(error)}", file=sys.stderr)
 
-    def readable() -> Iterator[tuple[Path, np.ndarray]]:
-        images = in_order(read, paths, args.threads or cpu_count(), ahead=2 * BATCH)
-        for path, image in zip(paths, images, strict=True):
-            if not isinstance(image, BadImageError):
-                yield path, image
-            elif args.skip_bad_images:
-                bad.append({"file": as_text(path), "error": as_text(image)})
-                print(f"skipped: {printable(image)}", file=sys.stderr)
-            else:
-                raise image
-
-    images = readable()
-    while batch := list(islice(images, BATCH)):
-        with memory_advice(device, memory, "a smaller --img-size"):
-            logits = predict(model.to(device), np.stack([image for _, image in batch]), args.threads, args.micro_batch)
-        for (path, _), p in zip(batch, softmax(logits, -1), strict=True):
+    with memory_advice(device, memory, "a smaller --img-size"):
+        model.to(device)
+        skipping = skip if args.skip_bad_images else None
+        for path, logits in predict_files(model, paths, transform, args.threads, args.micro_batch, skipping):
+            p = softmax(logits, -1)
             best = np.argsort(-p, kind="stable")[: args.top]
             guesses = [{"class": names[i], "index": int(i), "probability": round(float(p[i]), 6)} for i in best]
             results.append({"file": as_text(path), "guesses": guesses})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,8 +14,9 @@ from autograd import Tensor, ops
 from autograd.backend import Array, array_module, constant, to_device
 
 from ..data.loader import Batch
-from ..data.picture import normalise
+from ..data.picture import BadImageError, Picture, normalise
 from ..data.shapes import Shapes
+from ..data.transforms import Transform
 from ..machine import blas_threads, cpu_count, in_order, keep_freed_memory
 from ..models.maps import image_maps
 from ..models.model import Model
@@ -21,6 +24,7 @@ from ..nn import Module, evaluation_mode
 from ..nn.record import record
 from .gradients import default_micro_batch
 
+FILES = 32  # that are predicted at a time
 NOT_FINITE = "the model's outputs are not finite: its weights are damaged"
 
 
@@ -46,6 +50,41 @@ def predict(model: Module, images: Any, threads: int | None = None, micro_batch:
     if not np.isfinite(logits).all():
         raise ValueError(NOT_FINITE)
     return logits
+
+
+def predict_files(
+    model: Module,
+    paths: Sequence[Path],
+    transform: Transform,
+    threads: int | None = None,
+    micro_batch: int | None = None,
+    skip: Callable[[Path, BadImageError], None] | None = None,
+) -> Iterator[tuple[Path, np.ndarray]]:
+    """Yield path and logits (K,) of image files, in order. Threads read the next files while a batch is computed.
+
+    A file that cannot be read raises BadImageError, unless `skip(path, error)` takes it.
+    """
+
+    def read(path: Path) -> np.ndarray | BadImageError:
+        try:
+            return transform(Picture(path), None)
+        except BadImageError as error:
+            return error
+
+    def readable() -> Iterator[tuple[Path, np.ndarray]]:
+        images = in_order(read, paths, threads or cpu_count(), ahead=2 * FILES)
+        for path, image in zip(paths, images, strict=True):
+            if not isinstance(image, BadImageError):
+                yield path, image
+            elif skip is not None:
+                skip(path, image)
+            else:
+                raise image
+
+    images = readable()
+    while batch := list(islice(images, FILES)):
+        logits = predict(model, np.stack([image for _, image in batch]), threads, micro_batch)
+        yield from zip((path for path, _ in batch), logits, strict=True)
 
 
 def predicted_logits(model: Module, images: Any, threads: int | None, micro_batch: int | None = None) -> Array:
