@@ -5,6 +5,7 @@ batch_norm     batch normalisation
 convolution    convolution as matrix products
 cross_entropy  loss and gradient at once
 depthwise      convolution of every channel by itself
+exponential    the fastest exponential of this NumPy
 gelu           GELU with its derivative, and erf
 optim          AdamW, the moving average, and sums of squares
 lamb           LAMB

@@ -19,7 +19,7 @@ import numpy as np
 from ..backend import Array, array_module
 from .launch import elementwise, on_gpu
 from .product import product
-from .softmax import softmax_of_rows, softmax_of_rows_grad
+from .softmax import softmax_of_rows, softmax_of_rows_grad, unit_of
 from .sums import column_sums, total
 
 CHUNK = 80_000  # values of the maps in one product that mixes heads: it has few rows, and BLAS slows down beyond this
@@ -115,10 +115,11 @@ def self_attention_grad(g: Array, qkv: Array, maps: Array) -> Array:
 
 
 def _attend(q: Array, k: Array, v: Array, mask: Array | None) -> tuple[Array, Array]:
-    scores = product(q, k.swapaxes(-1, -2), scale=_scale(q))
+    unit = unit_of(q)
+    scores = product(q, k.swapaxes(-1, -2), scale=_scale(q) * unit)
     if mask is not None:
         array_module(scores).copyto(scores, -np.inf, where=~mask)
-    maps = softmax_of_rows(scores)
+    maps = softmax_of_rows(scores, unit)
     (y,) = result = _empty_heads(q, 1)
     product(maps, v, out=y)
     return _merge_heads(result), maps
@@ -147,7 +148,8 @@ def talking_heads(
     product_scale, weight_scale = _scales(q)
     (y,) = result = _empty_heads(q, 1)
     scores = product(q, k.swapaxes(-1, -2), scale=product_scale)
-    maps = softmax_of_rows(mix_heads(scores, weight_l * weight_scale))
+    unit = unit_of(q)
+    maps = softmax_of_rows(mix_heads(scores, weight_l * (weight_scale * unit)), unit)
     mixed = mix_heads(maps, weight_w, out=scores)
     product(mixed, v, out=y)
     y += bias_w[:, None, None] * column_sums(v)

@@ -9,20 +9,20 @@ whose error, rounding included, is at most 1.6e-7 of max(1, |x|); float16 comput
 erf:   erfc(w) = exp(w P(w)) for w >= 0. The polynomial P is fitted to log(erfc(w)) / w on [0, 4], with weights that
        minimise the largest absolute error of erf. Small x keep their digits.
 GELU:  Phi(x) = 1 / (1 + exp(-x R(x^2))). The polynomial R is fitted to log(Phi(x) / Phi(-x)) / x on [0, 6.2], with
-       weights that minimise the largest error of GELU beside max(1, |x|); beyond, it is positive and grows. Every operation is a
-       pass over the array, and this takes the fewest of the formulas that were tried.
+       weights that minimise the largest error of GELU beside max(1, |x|). Beyond, it is positive and grows. Every
+       operation is a pass over the array, and this formula needs fewer than others.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 from typing import Any
 
 import numpy as np
 
 from .. import cuda
 from ..backend import Array, array_module
+from .exponential import EXP, UNIT
 from .launch import elementwise, on_gpu
 from .sums import widened
 
@@ -32,9 +32,6 @@ _R = (1.59577062, 0.0726641297, -6.34829489e-05, -0.000111207903, 8.02520191e-06
 _SQRT_HALF = math.sqrt(0.5)
 _DENSITY = 1 / math.sqrt(2 * math.pi)
 _exact_erf = np.frompyfunc(math.erf, 1, 1)
-_SIMD = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])  # that NumPy found on this CPU
-# exp2 takes half the time of exp where NumPy has Intel's vector library, and several times as long elsewhere
-_EXP, _UNIT = ("exp2", 1 / math.log(2)) if sys.platform == "linux" and {"AVX512_SKX", "X86_V4"} & {*_SIMD} else ("exp", 1.0)
 
 
 def erf(x: Array) -> Array:
@@ -73,13 +70,13 @@ def _gelu_numpy(x: Array, with_derivative: bool) -> tuple[Array, Array | None]:
 
 def _gelu32(x: Array, xp: Any, with_derivative: bool) -> tuple[Array, Array | None]:
     """In place wherever possible: memory is the bottleneck."""
-    exp = getattr(xp, _EXP)
+    exp = getattr(xp, EXP)
     square = x * x
-    phi = square * (-_UNIT * _R[-1])
+    phi = square * (-UNIT * _R[-1])
     for coefficient in _R[-2:0:-1]:
-        phi += -_UNIT * coefficient
+        phi += -UNIT * coefficient
         phi *= square
-    phi += -_UNIT * _R[0]
+    phi += -UNIT * _R[0]
     phi *= x
     exp(phi, out=phi)
     phi += 1
@@ -87,8 +84,8 @@ def _gelu32(x: Array, xp: Any, with_derivative: bool) -> tuple[Array, Array | No
     value = x * phi
     if not with_derivative:
         return value, None
-    square *= -_UNIT / 2
-    square += _UNIT * math.log(_DENSITY)
+    square *= -UNIT / 2
+    square += UNIT * math.log(_DENSITY)
     density = exp(square, out=square)
     density *= x
     density += phi

@@ -107,7 +107,7 @@ def in_pieces(
 ) -> Iterator[Any]:
     """Yield work(micro-batch) in evaluation mode, in order. On a GPU the batch stays whole unless asked."""
     on_cpu = model.device == "cpu"
-    size = micro_batch or (default_micro_batch(model, len(images)) if on_cpu else max(1, len(images)))
+    size = micro_batch or (default_micro_batch(model, len(images), training=False) if on_cpu else max(1, len(images)))
     starts = range(0, len(images), size)
     workers = min(threads or cpu_count(), max(1, len(starts))) if on_cpu else 1
 

@@ -196,12 +196,17 @@ class Gradients:
         return self.processes
 
 
-def default_micro_batch(model: Module, batch: int) -> int:
-    """Images in a micro-batch: what suits the model, and at most half of the batch, so that two CPUs have work."""
+def default_micro_batch(model: Module, batch: int, training: bool = True) -> int:
+    """Images in a micro-batch: what suits the model, and at most half of the batch, so that two CPUs have work.
+
+    training  activations are kept for backward
+    """
     size = MICRO_BATCH
     if isinstance(model, Model):
         tokens = model.grid[0] * model.grid[1]
-        size = min(MOST_TOKENS // tokens, MOST_BYTES // model.cost().activation_bytes)
+        size = MOST_TOKENS // tokens
+        if training:
+            size = min(size, MOST_BYTES // model.cost().activation_bytes)
         size = max(size, -(-LEAST_TOKENS // tokens))
     return min(size, max(1, -(-batch // 2)))
 
