@@ -167,7 +167,7 @@ class Processes:
             for i, part in enumerate(self.run(_every, [(work, items, count)] * count)):
                 results[i::count] = part
         except WorkerError as error:
-            raise WorkerError(f"{error}, in the middle of an update; go back to a checkpoint") from error
+            raise WorkerError(f"{error}; the weights may be half updated: go back to a checkpoint") from error
         return results
 
     def _pipe(self, worker: int, use: Callable[..., Any], *message: Any) -> Any:
