@@ -99,7 +99,8 @@ class Gradients:
         arrays = [images, *targets.values()]
         if stem is not None:
             arrays.append(array_module(images).zeros_like(images))
-        crew = self._crew(state, tensors, min(self.threads, len(leaves)), objective, arrays)
+        workers = min(self.threads, len(leaves))
+        crew = self._crew(state, tensors, workers, objective, arrays)
         if pieces > 1:
             refuse_coupling(
                 self.model, objective, images, targets, size,
@@ -108,9 +109,9 @@ class Gradients:
         images, *others = crew.put(arrays)
         stem_gradient = None if stem is None else others[-1]
         targets = dict(zip(targets, others, strict=False))
-        settings = state.changed_settings() if isinstance(crew, Processes) else None
-        batch = Batch(objective, images, targets, stem_gradient, size, leaves, crew.count, stream, settings, scale)
-        results = crew.run(sum_share, [batch] * crew.count)
+        settings = state.pickled_settings() if isinstance(crew, Processes) else b""
+        batch = Batch(objective, images, targets, stem_gradient, size, leaves, workers, stream, settings, scale)
+        results = crew.run(sum_share, [batch] * workers)
         nodes = [node for result in results for node in result.nodes]
         with together():
             for into, other in additions(nodes):
@@ -191,7 +192,7 @@ class Gradients:
         if workers > 1 and self.use_processes and _in_no_mode() and _pickles(objective):
             return self._fork(state, tensors, batch)
         # a batch that cannot be cut has its matrix products spread over threads instead
-        return Threads(state, workers, blas=self.threads if coupled_modules(self.model) else 1)
+        return Threads(state, blas=self.threads if coupled_modules(self.model) else 1)
 
     def _fork(self, state: State, tensors: Mapping[str, Tensor], batch: Sequence[Array] = ()) -> Processes:
         """Worker processes that see these tensors and have room for a batch: those that live, or new ones."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,7 +34,7 @@ class Batch(NamedTuple):
     leaves: list[range]  # the numbers of their pieces
     workers: int
     stream: random.Stream
-    settings: Settings | None  # if they changed
+    settings: bytes  # of the model, for processes
     scale: float
 
 
@@ -49,7 +50,7 @@ class State:
         )
         self.kind = self.like.dtype, model.device
         self.buffers: dict[tuple[int, int], FlatArrays] = {}  # by worker and number
-        self.known = self.settings  # to worker processes
+        self._pickled: tuple[Settings, bytes] = ([], b"")
         self.cancelled = False  # another thread failed
 
     @property
@@ -69,13 +70,12 @@ class State:
                 if getattr(module, name, None) != value:
                     setattr(module, name, value)
 
-    def changed_settings(self) -> Settings | None:
-        """Settings, if worker processes do not know them yet."""
-        now = self.settings
-        if now == self.known:
-            return None
-        self.known = now
-        return now
+    def pickled_settings(self) -> bytes:
+        """Settings as bytes, which are made anew only if a setting changed."""
+        settings = self.settings
+        if settings != self._pickled[0]:
+            self._pickled = settings, pickle.dumps(settings)
+        return self._pickled[1]
 
     def buffer(self, worker: int, number: int) -> FlatArrays:
         if (worker, number) not in self.buffers:
@@ -89,7 +89,7 @@ class State:
         names = [KEPT, *((worker, number) for worker in range(workers) for number in numbers)]
         arrays = memory.empty((len(names), self.layout.size), self.like.dtype)
         self.buffers = {name: FlatArrays(self.layout, array) for name, array in zip(names, arrays, strict=True)}
-        self.known, self.cancelled = self.settings, False
+        self.cancelled = False
 
     @property
     def most_leaves(self) -> int:
@@ -124,8 +124,8 @@ def sum_share(state: State, worker: int, batch: Batch) -> Summed:
     """Gradients of a worker's leaves, added up as far as the tree allows."""
     losses: list[Array] = []
     features: list[Any] = []
-    if batch.settings is not None:
-        state.settings = batch.settings
+    if batch.settings:
+        state.settings = pickle.loads(batch.settings)
 
     def compute(leaf: int, number: int, accumulate: bool) -> None:
         sums = state.buffer(worker, number)

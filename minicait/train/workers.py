@@ -43,8 +43,8 @@ class Threads:
     blas  threads of a matrix product in each of them
     """
 
-    def __init__(self, state: Any, count: int, blas: int = 1) -> None:
-        self.state, self.count, self.blas = state, count, blas
+    def __init__(self, state: Any, blas: int = 1) -> None:
+        self.state, self.blas = state, blas
 
     def put(self, arrays: Sequence[Array]) -> Sequence[Array]:
         """The arrays where workers see them: as they are."""
