@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from functools import cache
@@ -57,16 +57,16 @@ def in_order(work: Callable[[Any], Any], items: Iterable[Any], workers: int, ahe
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def on_threads(work: Callable[[Any], Any], items: list[Any], threads: int) -> None:
-    """Call work(item) for all items, each thread on a fixed share of them."""
+def on_threads(work: Callable[[Any], Any], items: Sequence[Any], threads: int) -> list[Any]:
+    """[work(item) for item in items], each thread on a fixed share of them."""
     if threads < 2 or len(items) < 2 * threads:
-        for item in items:
-            work(item)
-        return
+        return [work(item) for item in items]
+    results = [None] * len(items)
     with ThreadPoolExecutor(threads, thread_name_prefix="minicait") as pool:
         parts = [pool.submit(lambda own: [work(item) for item in own], items[i::threads]) for i in range(threads)]
-        for part in parts:
-            part.result()
+        for i, part in enumerate(parts):
+            results[i::threads] = part.result()
+    return results
 
 
 @cache

@@ -76,7 +76,7 @@ class Module:
         for name, value in vars(self).items():
             if isinstance(value, Module):
                 yield name, value
-            elif isinstance(value, list | tuple):
+            elif isinstance(value, (list, tuple)):
                 yield from ((f"{name}.{i}", part) for i, part in enumerate(value) if isinstance(part, Module))
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:

@@ -8,7 +8,7 @@ schedule     the learning rate over a run
 norm         the norm of all gradients, and clipping by it
 loss_scaler  dynamic loss scaling for float16
 ema          a moving average of the weights
-sweep        one pass over large arrays, in chunks, on threads
+sweep        one pass over large arrays, in chunks, on threads or processes
 """
 
 from .adamw import AdamW

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import numpy as np
 
 from autograd import kernels
@@ -31,13 +34,11 @@ class AdamW(Optimiser):
 
     def _move(self, part: slice, g: Array, scale: float) -> None:
         """AdamW does not clip: `scale` is 1."""
-        first_undecayed = self.parameters.layout.decayed - part.start
+        p, m, v = (array[part] for array in (self.parameters.array, self.mean.array, self.square.array))
+        decay, decayed = self.lr * self.weight_decay, self.parameters.layout.decayed - part.start
+        settings = {"step": self.steps, "lr": self.lr, "betas": self.betas, "eps": self.eps, "decay": decay}
+        sweep(partial(_fused, settings, decayed), p, g, m, v, threads=self.threads)
 
-        def fused(start: int, arrays: tuple[Array, ...]) -> None:
-            p, g, m, v = arrays
-            decayed, decay = first_undecayed - start, self.lr * self.weight_decay
-            kernels.adamw(p, g, m, v, self.steps, self.lr, self.betas, self.eps, decay, decayed)
 
-        flat = (self.parameters.array, self.mean.array, self.square.array)
-        p, m, v = (array[part] for array in flat)
-        sweep(fused, p, g, m, v, threads=self.threads)
+def _fused(settings: dict[str, Any], decayed: int, start: int, p: Array, g: Array, m: Array, v: Array) -> None:
+    kernels.adamw(p, g, m, v, decayed=decayed - start, **settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from autograd import Tensor, kernels
 from autograd.backend import FLOATS, Array
@@ -34,12 +35,7 @@ class EMA:
         self.steps += 1
         part = 1 - (min(self.decay, (1 + self.steps) / (10 + self.steps)) if self.warmup else self.decay)
         self.parameters.attach()
-
-        def follow(_: int, arrays: tuple[Array, ...]) -> None:
-            average, weights = arrays
-            kernels.move_average(average, weights, part)
-
-        sweep(follow, self.average.array, self.parameters.array, threads=self.threads)
+        sweep(partial(_follow, part), self.average.array, self.parameters.array, threads=self.threads)
         for name, buffer in self.model_buffers.items():
             if buffer.dtype in FLOATS:
                 kernels.move_average(self.buffers[name], buffer.data, part)
@@ -61,3 +57,7 @@ class EMA:
         finally:
             for (tensor, _), data in zip(tensors, own, strict=True):
                 tensor.data = data
+
+
+def _follow(part: float, start: int, average: Array, weights: Array) -> None:
+    kernels.move_average(average, weights, part)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -10,10 +12,10 @@ from autograd import kernels
 from autograd.backend import Array
 from autograd.kernels.lamb import Span
 
-from ..machine import blas_threads, on_threads
 from ..nn import Module
 from .norm import global_norm
 from .optimiser import Optimiser
+from .sweep import each
 
 
 class Lamb(Optimiser):
@@ -72,18 +74,18 @@ class Lamb(Optimiser):
         return [*((part.start, part.stop, True) for part in largest_first), (layout.decayed, layout.size, False)]
 
     def _move(self, part: slice, g: Array, scale: float) -> None:
-        """The ratio is known only after a pass over all of a tensor, so threads work on whole tensors."""
+        """The ratio is known only after a pass over all of a tensor, so a worker takes whole tensors."""
         layout, size = self.parameters.layout, part.stop - part.start
         tensors = self.tensors if size == layout.size else [(0, size, part.start < layout.decayed)]
         p, m, v = (array[part] for array in (self.parameters.array, self.mean.array, self.square.array))
+        settings = {"step": self.steps, "lr": self.lr, "betas": self.betas, "eps": self.eps}
+        work = partial(_fused, p, g, m, v, {**settings, "decay": self.weight_decay, "scale": scale})
+        on_cpu = isinstance(p, np.ndarray)
+        each(work, [[tensor] for tensor in tensors] if on_cpu else [tensors], (p, g, m, v), self.threads, blas=on_cpu)
 
-        def fused(some: list[Span]) -> None:
-            kernels.lamb(p, g, m, v, some, self.steps, self.lr, self.betas, self.eps, self.weight_decay, scale)
 
-        if not isinstance(p, np.ndarray):
-            return fused(tensors)
-        with blas_threads(1):  # or the last digits of norms would depend on the number of CPUs
-            on_threads(fused, [[tensor] for tensor in tensors], self.threads)
+def _fused(p: Array, g: Array, m: Array, v: Array, settings: dict[str, Any], tensors: Sequence[Span]) -> None:
+    kernels.lamb(p, g, m, v, tensors, **settings)
 
 
 def trust_ratio(p: Array, u: Array, decay: float) -> float:

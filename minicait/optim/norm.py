@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
 from autograd import kernels
 from autograd.backend import Array, array_module, to_device
 
-from ..machine import blas_threads
 from .parameters import FlatArrays
-from .sweep import chunks
+from .sweep import results, sweep
 
 
 def global_norm(gradients: Mapping[str, Array]) -> float:
@@ -44,8 +44,12 @@ def clip_gradients(gradients: Mapping[str, Array], max_norm: float, norm: float 
     """Scale all gradients, in place, so that their norm is at most `max_norm`. Return the norm from before."""
     norm = global_norm(gradients) if norm is None else norm
     if norm > max_norm:
-        for g in _arrays(gradients):
-            g *= max_norm / (norm + 1e-6)
+        factor = max_norm / (norm + 1e-6)
+        if isinstance(gradients, FlatArrays):
+            sweep(partial(_multiply, factor), gradients.array)
+        else:
+            for g in gradients.values():
+                g *= factor
     return norm
 
 
@@ -56,7 +60,13 @@ def _arrays(gradients: Mapping[str, Array]) -> list[Array]:
 def _square(g: Array) -> float:
     if not isinstance(g, np.ndarray):
         return float(to_device(kernels.squares(g), "cpu").sum())
-    parts = [part for _, (part,) in chunks(g.reshape(-1))]
-    with blas_threads(1):  # or the last digits would depend on the number of CPUs
-        total = float(np.sum([np.vdot(part, part) for part in parts], dtype=np.float64))
-    return total if math.isfinite(total) else float(sum(float(kernels.squares(part).sum()) for part in parts))
+    return float(np.sum(results(_square_of_chunk, g.reshape(-1))))
+
+
+def _square_of_chunk(start: int, g: Array) -> float:
+    total = float(np.vdot(g, g))
+    return total if math.isfinite(total) else float(kernels.squares(g).sum())
+
+
+def _multiply(factor: float, start: int, g: Array) -> None:
+    g *= factor

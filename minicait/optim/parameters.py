@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 from autograd.backend import Array, array_module
 
 from ..nn import Module, Parameter
+from .sweep import sweep
 
 Allocate = Callable[[int], Array]  # a new array of so many values
 
@@ -45,8 +46,14 @@ class FlatArrays(dict[str, Array]):
     """Named arrays that are views into one, `array`."""
 
     def __init__(self, layout: Layout, array: Array) -> None:
-        self.layout, self.array = layout, array
-        super().__init__((name, array[layout.slices[name]].reshape(shape)) for name, shape in layout.shapes.items())
+        super().__init__()
+        self.layout = layout
+        self._view(array)
+
+    def _view(self, array: Array) -> None:
+        self.array = array
+        shapes, slices = self.layout.shapes.items(), self.layout.slices
+        self.update({name: array[slices[name]].reshape(shape) for name, shape in shapes})
 
     def __setitem__(self, name: str, value: Array) -> None:
         if value is not self.get(name):  # as it is after flat[name] += ...
@@ -54,6 +61,26 @@ class FlatArrays(dict[str, Array]):
 
     def copy(self) -> FlatArrays:
         return FlatArrays(self.layout, self.array.copy())
+
+    def add(self, other: FlatArrays, threads: int = 1) -> None:
+        sweep(_add, self.array, other.array, threads=threads)
+
+    def copy_from(self, other: FlatArrays, threads: int = 1) -> None:
+        sweep(_copy, self.array, other.array, threads=threads)
+
+    def move(self, allocate: Allocate | None = None) -> None:
+        """Move them into a new array, by default in ordinary memory."""
+        new = array_module(self.array).empty_like(self.array) if allocate is None else allocate(self.array.size)
+        new[...] = self.array
+        self._view(new)
+
+
+def _add(start: int, into: Array, other: Array) -> None:
+    into += other
+
+
+def _copy(start: int, into: Array, other: Array) -> None:
+    into[...] = other
 
 
 class FlatParameters:
@@ -68,9 +95,8 @@ class FlatParameters:
         self.layout = Layout.of({name: p.shape for name, p in parameters.items()}, no_decay)
         first = next(iter(parameters.values())).data
         self.dtype, self.device = first.dtype, next(iter(kinds))[1]
-        self._new = lambda size: array_module(first).empty(size, first.dtype)
-        self.weights: FlatArrays
-        self.move()
+        self.weights = FlatArrays(self.layout, array_module(first).empty(self.layout.size, first.dtype))
+        self.attach()
 
     @property
     def array(self) -> Array:
@@ -78,8 +104,10 @@ class FlatParameters:
 
     def move(self, allocate: Allocate | None = None) -> None:
         """Move all parameters into a new array, by default in ordinary memory."""
-        self.weights = FlatArrays(self.layout, (allocate or self._new)(self.layout.size))
         self.attach()
+        self.weights.move(allocate)
+        for name, p in self.parameters.items():
+            p.data = self.weights[name]
 
     def attach(self) -> None:
         """Copy arrays that took a parameter's place into the flat one, so that every parameter is a view again."""

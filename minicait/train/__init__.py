@@ -5,6 +5,7 @@ gradients   how a batch becomes gradients, on any number of threads or processes
 shares      the share of a batch that one worker computes
 tree        the one order in which gradients are added
 workers     threads and processes
+memory      memory that processes share
 coupling    samples that must not be separated
 targets     what outputs are compared with: labels, mixed or not, and what a teacher says
 objectives  what training minimises

@@ -56,6 +56,8 @@ def coupled_modules(model: Module, in_stem: bool = False) -> list[str]:
     in_stem  those in the stem of a Model, which runs on the whole batch, instead of the others
     """
     stem = getattr(model, "stem_modules", ())
+    if in_stem and not stem:
+        return []
     coupled = [(name, m) for name, m in model.named_modules() if m.couples_samples and m.training]
     return [_title(name, m) for name, m in coupled if (name.partition(".")[0] in stem) == in_stem]
 

@@ -12,6 +12,7 @@ random masks belong to samples. So the result has the same bits for any number o
 from __future__ import annotations
 
 import pickle
+from collections.abc import Mapping, Sequence
 from functools import partial, reduce
 from operator import add
 from typing import Any
@@ -23,15 +24,17 @@ from autograd.backend import Array, array_module, constant
 
 from ..machine import cpu_count, return_freed_memory
 from ..models.model import Model, evaluated_logits
-from ..nn import Module
+from ..nn import Module, Parameter
 from ..nn.record import is_recorded
 from ..optim.parameters import FlatArrays, flat_parameters
+from ..optim.sweep import together
 from .coupling import coupled_modules, refuse_coupling
+from .memory import SharedMemory, inbox_size
 from .objectives import LossFunction, Objective
-from .shares import Piece, Share, State, add_slices, look_for_coupling, sum_share
+from .shares import KEPT, Batch, State, look_for_coupling, sum_share
 from .stem import Stem
 from .tree import additions, even_ranges, leaf_count
-from .workers import Processes, Threads, can_fork, shared_memory
+from .workers import Processes, Threads, can_fork
 
 # A micro-batch has at most so many tokens, and saves at most so many bytes for backward, but has enough tokens that
 # matrix products run at full rate: 2 images of xxs24 or s24 at 224 pixels, 16 of tiny at 32.
@@ -56,6 +59,7 @@ class Gradients:
     """Compute the loss and gradients of batches of one model. The gradients are valid until the next call.
 
     processes  workers are processes instead of threads, which need not wait for each other; by default on Linux
+    updated    flat arrays besides the weights to put into memory shared with processes: then these sweep over them, too
     """
 
     def __init__(
@@ -64,11 +68,12 @@ class Gradients:
         threads: int | None = None,
         micro_batch: int | None = None,
         processes: bool | None = None,
+        updated: Sequence[FlatArrays] = (),
     ) -> None:
         for name, value in (("threads", threads), ("micro_batch", micro_batch)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
-        self.model, self.micro_batch = model, micro_batch
+        self.model, self.micro_batch, self.updated = model, micro_batch, updated
         self.threads = threads or cpu_count()
         self.use_processes = can_fork() if processes is None else processes
         self.processes: Processes | None = None
@@ -79,7 +84,8 @@ class Gradients:
         self, objective: Objective, images: Any, targets: dict[str, Any], scale: float = 1.0
     ) -> tuple[Array, FlatArrays]:
         """The mean loss (an array of one value), and `scale` times its gradients."""
-        state = self._state()
+        tensors = dict(self.model.named_tensors())
+        state = self._state(tensors)
         images, targets = self._arrays(state, images, targets)
         size = self._micro_batch(images)
         stream = random.current() or self.model.next_stream()
@@ -87,53 +93,62 @@ class Gradients:
         if size < len(images) and isinstance(self.model, Model) and coupled_modules(self.model, in_stem=True):
             stem = Stem(self.model, images, stream, self.threads)
             images = stem.output.data
-        starts = range(0, len(images), size)
-        pieces = [
-            Piece(start, images[start : start + size], {k: v[start : start + size] for k, v in targets.items()})
-            for start in starts
-        ]
+        pieces = -(-len(images) // size)
         on_gpu = not isinstance(images, np.ndarray)  # one worker, so one leaf will do
-        leaves = even_ranges(len(pieces), 1 if on_gpu else leaf_count(len(pieces), state.layout.size))
+        leaves = even_ranges(pieces, 1 if on_gpu else leaf_count(pieces, state.layout.size))
+        arrays = [images, *targets.values()]
+        if stem is not None:
+            arrays.append(array_module(images).zeros_like(images))
         workers = min(self.threads, len(leaves))
-        tasks = [
-            Share(objective, len(images), stream, state.settings, scale, stem is not None, own.start,
-                  [[pieces[i] for i in leaves[leaf]] for leaf in own])
-            for own in even_ranges(len(leaves), workers)
-        ]  # fmt: skip
-        crew = self._crew(state, workers, objective)
-        if len(pieces) > 1:
+        crew = self._crew(state, tensors, workers, objective, arrays)
+        if pieces > 1:
             refuse_coupling(
                 self.model, objective, images, targets, size,
                 find=lambda images: crew.run(look_for_coupling, [(state.settings, images, stem is not None)])[0],
             )  # fmt: skip
-        results = crew.run(sum_share, tasks)
+        images, *others = crew.put(arrays)
+        stem_gradient = None if stem is None else others[-1]
+        targets = dict(zip(targets, others, strict=False))
+        settings = state.pickled_settings() if isinstance(crew, Processes) else b""
+        batch = Batch(objective, images, targets, stem_gradient, size, leaves, workers, stream, settings, scale)
+        results = crew.run(sum_share, [batch] * workers)
         nodes = [node for result in results for node in result.nodes]
-        if pairs := additions(nodes):
-            crew.run(add_slices, [(pairs, own) for own in even_ranges(state.layout.size, workers)])
+        with together():
+            for into, other in additions(nodes):
+                state.buffer(*into).add(state.buffer(*other), self.threads)
         gradients = state.buffer(*nodes[0].buffer)
         if stem is not None:
-            stem.backward([gradient for result in results for gradient in result.stem], state, gradients)
+            stem.backward(stem_gradient, state, gradients)
         features = [x for result in results for x in result.features if x is not None]
         self.features = array_module(features[0]).concatenate(features) if features else None
         return reduce(add, [loss for result in results for loss in result.losses]), gradients
 
+    def kept(self, gradients: FlatArrays) -> FlatArrays:
+        """A copy of gradients that the next call does not overwrite, but the next call of this method does."""
+        copy = self._state(dict(self.model.named_tensors())).buffer(*KEPT)
+        copy.copy_from(gradients, self.threads)
+        return copy
+
     def start(self) -> None:
         """Fork worker processes now, if there will be any: best before other threads start."""
         if self.use_processes and self.threads > 1 and self.model.device == "cpu":
-            self._fork(self._state())
+            tensors = dict(self.model.named_tensors())
+            self._fork(self._state(tensors), tensors)
 
     def close(self) -> None:
-        """End worker processes; weights and buffers leave the memory shared with them. The next call starts others."""
+        """End worker processes; all arrays leave the memory shared with them. The next call starts others."""
         if self.processes is not None:
             self.processes.close()
             self.processes = self.state = None
             flat_parameters(self.model).move()
+            for arrays in self.updated:
+                arrays.move()
             for _, buffer in self.model.named_buffers():
                 buffer.data = buffer.data.copy()
 
-    def _state(self) -> State:
+    def _state(self, tensors: Mapping[str, Tensor]) -> State:
         """The state, made anew if parameters were added, frozen, converted or moved to another device."""
-        learned = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        learned = {name: p for name, p in tensors.items() if isinstance(p, Parameter) and p.requires_grad}
         if not learned:
             raise ValueError("none of the model's parameters requires grad")
         old, kind = self.state, (next(iter(learned.values())).dtype, self.model.device)
@@ -170,29 +185,32 @@ class Gradients:
             return asked
         return batch if not isinstance(images, np.ndarray) else default_micro_batch(self.model, batch)
 
-    def _crew(self, state: State, workers: int, objective: Objective) -> Processes | Threads:
+    def _crew(
+        self, state: State, tensors: Mapping[str, Tensor], workers: int, objective: Objective, batch: Sequence[Array]
+    ) -> Processes | Threads:
         """Choose workers: processes, unless a mode is active or the objective cannot be pickled."""
         if workers > 1 and self.use_processes and _in_no_mode() and _pickles(objective):
-            return self._fork(state)
+            return self._fork(state, tensors, batch)
         # a batch that cannot be cut has its matrix products spread over threads instead
         return Threads(state, blas=self.threads if coupled_modules(self.model) else 1)
 
-    def _fork(self, state: State) -> Processes:
-        tensors = dict(self.model.named_tensors())
-        if self.processes is None or not self.processes.see(tensors):
+    def _fork(self, state: State, tensors: Mapping[str, Tensor], batch: Sequence[Array] = ()) -> Processes:
+        """Worker processes that see these tensors and have room for a batch: those that live, or new ones."""
+        if self.processes is None or not self.processes.see(tensors) or not self.processes.has_room(batch):
             if self.processes is not None:
                 self.processes.close()
-            flat = flat_parameters(self.model)
-            flat.move(lambda size: shared_memory(size, flat.dtype))
-            for buffer in dict(self.model.named_buffers()).values():
-                shared = shared_memory(buffer.size, buffer.dtype).reshape(buffer.shape)
+            memory, flat = SharedMemory(inbox_size(batch)), flat_parameters(self.model)
+            flat.move(lambda size: memory.empty((size,), flat.dtype))
+            for arrays in self.updated:
+                arrays.move(lambda size: memory.empty((size,), flat.dtype))
+            for _, buffer in self.model.named_buffers():
+                shared = memory.empty(buffer.shape, buffer.dtype)
                 shared[...] = buffer.data
                 buffer.data = shared
             count = min(self.threads, state.most_leaves)
-            state.share_buffers(count)
-            state.cancelled = False
+            state.share_with(count, memory)
             return_freed_memory()
-            self.processes = Processes(count, state, tensors)
+            self.processes = Processes(count, state, tensors, memory)
         return self.processes
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import pickle
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,34 +14,28 @@ from autograd.backend import Array, array_module, on_device_of
 from ..models.model import outputs_of
 from ..nn import Module
 from ..optim.parameters import FlatArrays, Layout
-from ..optim.sweep import chunks
 from .coupling import Found, find_coupling
+from .memory import SharedMemory
 from .objectives import Objective
-from .tree import Node, fold, leaf_count, most_buffers
-from .workers import shared_memory
+from .tree import Node, even_ranges, fold, leaf_count, most_buffers
 
 Settings = list[dict[str, Any]]  # of every module
+KEPT = (-1, 0)  # the buffer of gradients that the next batch does not overwrite
 
 
-class Piece(NamedTuple):
-    """A micro-batch: the index of its first sample in the batch, its images and its targets."""
-
-    start: int
-    images: Array
-    targets: dict[str, Array]
-
-
-class Share(NamedTuple):
-    """A worker's part of a batch: some leaves of the tree, each a list of pieces, and how to compute them."""
+class Batch(NamedTuple):
+    """A batch and how to compute it, for all workers. Each takes its share of the leaves."""
 
     objective: Objective
-    batch: int
+    images: Array
+    targets: dict[str, Array]
+    stem_gradient: Array | None  # to be computed, if `images` are outputs of the model's stem
+    size: int  # of a piece
+    leaves: list[range]  # the numbers of their pieces
+    workers: int
     stream: random.Stream
-    settings: Settings
+    settings: bytes  # of the model, for processes
     scale: float
-    behind_stem: bool  # pieces are outputs of the model's stem, whose gradients are wanted
-    first: int  # leaf
-    leaves: list[list[Piece]]
 
 
 class State:
@@ -56,6 +50,7 @@ class State:
         )
         self.kind = self.like.dtype, model.device
         self.buffers: dict[tuple[int, int], FlatArrays] = {}  # by worker and number
+        self._pickled: tuple[Settings, bytes] = ([], b"")
         self.cancelled = False  # another thread failed
 
     @property
@@ -75,17 +70,26 @@ class State:
                 if getattr(module, name, None) != value:
                     setattr(module, name, value)
 
+    def pickled_settings(self) -> bytes:
+        """Settings as bytes, which are made anew only if a setting changed."""
+        settings = self.settings
+        if settings != self._pickled[0]:
+            self._pickled = settings, pickle.dumps(settings)
+        return self._pickled[1]
+
     def buffer(self, worker: int, number: int) -> FlatArrays:
         if (worker, number) not in self.buffers:
             array = array_module(self.like).empty(self.layout.size, self.like.dtype)
             self.buffers[worker, number] = FlatArrays(self.layout, array)
         return self.buffers[worker, number]
 
-    def share_buffers(self, workers: int) -> None:
+    def share_with(self, workers: int, memory: SharedMemory) -> None:
         """Allocate the maximum number of buffers in shared memory; pages that nobody writes cost nothing."""
-        for worker in range(workers):
-            for number in range(most_buffers(self.most_leaves, workers)):
-                self.buffers[worker, number] = FlatArrays(self.layout, shared_memory(self.layout.size, self.like.dtype))
+        numbers = range(most_buffers(self.most_leaves, workers))
+        names = [KEPT, *((worker, number) for worker in range(workers) for number in numbers)]
+        arrays = memory.empty((len(names), self.layout.size), self.like.dtype)
+        self.buffers = {name: FlatArrays(self.layout, array) for name, array in zip(names, arrays, strict=True)}
+        self.cancelled = False
 
     @property
     def most_leaves(self) -> int:
@@ -99,13 +103,12 @@ def _plain(module: Module) -> dict[str, Any]:
 
 
 class Summed(NamedTuple):
-    """Results of a worker: its nodes of the tree, the loss of every piece, gradients for the stem's output, and the
-    model's features if the objective keeps them.
+    """Results of a worker: its nodes of the tree, and for every piece the loss, and features if the objective keeps
+    them.
     """
 
     nodes: list[Node]
     losses: list[Array]
-    stem: list[Any]
     features: list[Any]
 
 
@@ -117,21 +120,20 @@ def look_for_coupling(state: State, worker: int, task: tuple[Settings, Array, bo
     return find_coupling(state.model, images, behind_stem)
 
 
-def sum_share(state: State, worker: int, share: Share) -> Summed:
+def sum_share(state: State, worker: int, batch: Batch) -> Summed:
     """Gradients of a worker's leaves, added up as far as the tree allows."""
     losses: list[Array] = []
-    stem: list[Any] = []
     features: list[Any] = []
-    state.settings = share.settings
+    if batch.settings:
+        state.settings = pickle.loads(batch.settings)
 
     def compute(leaf: int, number: int, accumulate: bool) -> None:
         sums = state.buffer(worker, number)
-        for piece in share.leaves[leaf - share.first]:
+        for piece in batch.leaves[leaf]:
             if state.cancelled:
                 return
-            loss, gradient, kept = _piece(state, share, piece, sums, accumulate)
+            loss, kept = _piece(state, batch, piece, sums, accumulate)
             losses.append(loss)
-            stem.append(gradient)
             features.append(kept)
             accumulate = True
 
@@ -139,44 +141,35 @@ def sum_share(state: State, worker: int, share: Share) -> Summed:
         if not state.cancelled:
             state.buffer(worker, into).array += state.buffer(worker, number).array
 
-    leaves = range(share.first, share.first + len(share.leaves))
-    nodes = fold(leaves, compute, add_buffers, lambda leaf: len(share.leaves[leaf - share.first]) == 1)
-    return Summed([node._replace(buffer=(worker, node.buffer)) for node in nodes], losses, stem, features)
+    leaves = even_ranges(len(batch.leaves), batch.workers)[worker]
+    nodes = fold(leaves, compute, add_buffers, lambda leaf: len(batch.leaves[leaf]) == 1)
+    return Summed([node._replace(buffer=(worker, node.buffer)) for node in nodes], losses, features)
 
 
-def _piece(state: State, share: Share, piece: Piece, sums: FlatArrays, accumulate: bool) -> tuple[Array, Any, Any]:
+def _piece(state: State, batch: Batch, number: int, sums: FlatArrays, accumulate: bool) -> tuple[Array, Any]:
     """Forward and backward of one micro-batch: put or add its gradients into `sums`.
 
-    Return its part of the loss; behind a stem, the gradient for its input; and features, if the objective keeps them.
+    Return its part of the loss, and features, if the objective keeps them.
     """
-    x = Tensor(piece.images, requires_grad=True) if share.behind_stem else piece.images
-    with random.using(share.stream.at(sample=share.stream.sample + piece.start)):
-        outputs = outputs_of(state.model, x, share.behind_stem)
-        loss = share.objective(outputs, piece.targets)
+    start, behind_stem = number * batch.size, batch.stem_gradient is not None
+    piece = slice(start, start + batch.size)
+    images = batch.images[piece]
+    x = Tensor(images, requires_grad=True) if behind_stem else images
+    with random.using(batch.stream.at(sample=batch.stream.sample + start)):
+        outputs = outputs_of(state.model, x, behind_stem)
+        loss = batch.objective(outputs, {name: values[piece] for name, values in batch.targets.items()})
     if loss.size != 1:
         raise ValueError(f"the loss must be one number, the mean over samples, got {loss.shape}")
-    part = len(piece.images) / share.batch
-    seed = np.full(loss.shape, part * share.scale)
+    part = len(images) / len(batch.images)
+    seed = np.full(loss.shape, part * batch.scale)
     inputs: list[Tensor] = list(state.learned.values())
-    outs, dx = list(sums.values()), None
-    if isinstance(x, Tensor):
-        dx = array_module(piece.images).zeros_like(piece.images)
-        inputs, outs = [*inputs, x], [*outs, dx]
+    outs = list(sums.values())
+    if batch.stem_gradient is not None:
+        inputs, outs = [*inputs, x], [*outs, batch.stem_gradient[piece]]
     found = ag.grad(loss, inputs, seed, out=outs, accumulate=accumulate)
     if not accumulate:
         for name, gradient in zip(sums, found, strict=False):
             if gradient is None:  # of a block that stochastic depth dropped for all samples, for example
                 sums[name][...] = 0
-    kept = outputs.features if getattr(share.objective, "keeps_features", False) else None
-    return loss.data if part == 1 else loss.data * part, dx, None if kept is None else kept.data
-
-
-def add_slices(state: State, worker: int, job: tuple[Sequence[tuple[Any, Any]], range]) -> None:
-    """Add buffers of all workers to each other, on this worker's part of the flat arrays."""
-    pairs, own = job
-    part = slice(own.start, own.stop)
-    names = list(dict.fromkeys(name for pair in pairs for name in pair))
-    for _, arrays in chunks(*(state.buffer(*name).array[part] for name in names)):
-        values = dict(zip(names, arrays, strict=True))
-        for into, other in pairs:
-            values[into] += values[other]
+    kept = outputs.features if getattr(batch.objective, "keeps_features", False) else None
+    return loss.data if part == 1 else loss.data * part, None if kept is None else kept.data

@@ -5,14 +5,14 @@ Its output is cut into micro-batches instead of the images. Their gradients, put
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 
 import autograd as ag
 from autograd import modes, random
-from autograd.backend import Array, array_module
+from autograd.backend import Array
 
 from ..machine import blas_threads
 from ..models.model import Model
@@ -33,9 +33,8 @@ class Stem:
         with blas_threads(1), modes.changed(sample_threads=self.threads):
             yield
 
-    def backward(self, gradients: Sequence[Array], state: State, sums: FlatArrays) -> None:
-        """Go back from the gradients of the micro-batches, in their order."""
+    def backward(self, gradient: Array, state: State, sums: FlatArrays) -> None:
+        """Go back from the gradient of its output."""
         if self.output.requires_grad:
-            whole = array_module(gradients[0]).concatenate(gradients)
             with self._sharing_samples(), np.errstate(all="ignore"):
-                ag.grad(self.output, list(state.learned.values()), whole, out=list(sums.values()), accumulate=True)
+                ag.grad(self.output, list(state.learned.values()), gradient, out=list(sums.values()), accumulate=True)

@@ -22,6 +22,7 @@ from ..machine import cpu_count
 from ..models.model import Model
 from ..nn import Buffer, Memory, Module
 from ..optim import EMA, AdamW, FlatArrays, Lamb, LossScaler, Optimiser, clip_gradients, learning_rate, norm_and_loss
+from ..optim.sweep import together
 from .evaluate import Scores, evaluate
 from .gradients import Gradients
 from .objectives import Objective, objective_for
@@ -76,7 +77,6 @@ class Trainer:
         self.teacher, self.threads, self.micro_batch = teacher, threads, micro_batch
         check_recipe(r, model, teacher is not None, objective is not None)
         self.objective = objective or objective_for(r)
-        self.gradients = Gradients(model, threads, micro_batch, processes)
         self.scaler = LossScaler(enabled=r.precision == "fp16")
         count = threads or cpu_count()
         self.optimiser: Optimiser
@@ -86,6 +86,8 @@ class Trainer:
         else:
             self.optimiser, self.clip_norm = AdamW(model, r.peak_lr, r.weight_decay, threads=count), r.clip_norm
         self.ema = None if r.ema_decay is None else EMA(model, r.ema_decay, count, not r.has_target_network)
+        updated = [self.optimiser.mean, self.optimiser.square, *([] if self.ema is None else [self.ema.average])]
+        self.gradients = Gradients(model, threads, micro_batch, processes, updated)
         self.targets = BatchTargets(model, r, teacher, self.ema, threads, micro_batch)
         self.buffers = [buffer for _, buffer in model.named_buffers() if not isinstance(buffer, Memory)]
         self.accumulated: FlatArrays | None = None  # gradients of the batches that make up the next update
@@ -111,13 +113,14 @@ class Trainer:
                 raise self._stop(images, targets)
         if (self.batches + 1) % self.recipe.accumulate == 0:
             if self.scaler.accepts(norm):  # a step that overflowed is skipped
-                if self.clip_norm is not None:
-                    clip_gradients(gradients, self.clip_norm, norm)
-                self.optimiser.step(gradients, self.lr, norm)
+                with together():  # one pass over all arrays
+                    if self.clip_norm is not None:
+                        clip_gradients(gradients, self.clip_norm, norm)
+                    self.optimiser.step(gradients, self.lr, norm)
+                    if self.ema is not None:
+                        self.ema.update()
                 if self.gradients.features is not None and isinstance(self.model, Model):
                     self.model.memorise(targets, self.gradients.features)
-                if self.ema is not None:
-                    self.ema.update()
             self.accumulated = None
         self.batches += 1
         return loss
@@ -131,9 +134,9 @@ class Trainer:
         if self.recipe.accumulate == 1:
             return gradients
         if self.accumulated is None:
-            self.accumulated = gradients.copy()
+            self.accumulated = self.gradients.kept(gradients)
         else:
-            self.accumulated.array += gradients.array
+            self.accumulated.add(gradients)
         return self.accumulated
 
     @property

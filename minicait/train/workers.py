@@ -2,13 +2,12 @@
 
 Threads of one process take turns at Python's lock, and with a small model, whose calls into NumPy are short, they often
 wait for it. Processes do not. They are forked from this one, so they have the model without a copy; before that, its
-weights move to shared memory, so that workers see what the optimiser writes. The buffers for their gradients are shared
-too. Images and losses go through a pipe.
+weights move to shared memory, so that workers see each other's updates. Batches, gradients, and what the optimiser
+keeps are in shared memory, too: only references to them go through a pipe, and losses.
 """
 
 from __future__ import annotations
 
-import mmap
 import multiprocessing
 import os
 import pickle
@@ -23,15 +22,17 @@ from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
 from typing import Any
 
-import numpy as np
-
 import autograd as ag
 from autograd import Tensor, modes
+from autograd.backend import Array
 
 from ..machine import blas_threads, keep_freed_memory, use_huge_pages
 from ..nn.record import stop_listening
+from ..optim import sweep
+from .memory import SharedMemory, inbox_size
 
 Work = Callable[[Any, int, Any], Any]  # work(state, worker, argument)
+END = b""  # message to a worker
 
 
 class Threads:
@@ -44,6 +45,10 @@ class Threads:
 
     def __init__(self, state: Any, blas: int = 1) -> None:
         self.state, self.blas = state, blas
+
+    def put(self, arrays: Sequence[Array]) -> Sequence[Array]:
+        """The arrays where workers see them: as they are."""
+        return arrays
 
     def run(self, work: Work, arguments: Sequence[Any]) -> list[Any]:
         """work(state, worker, argument) for worker 0, 1, … with one argument each; results in that order."""
@@ -83,15 +88,15 @@ def can_fork() -> bool:
 
 
 class Processes:
-    """Forked processes, each with its copy of `state`.
+    """Forked processes, each with its copy of `state`. Sweeps over arrays in the memory they share are their work, too.
 
-    They see what is written into the tensors they were forked with, which must be in shared memory. Of other changes of
+    They see what is written into the tensors they were forked with, which must be in that memory. Of other changes of
     the model they must be told.
     """
 
-    def __init__(self, count: int, state: Any, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, count: int, state: Any, tensors: Mapping[str, Tensor], memory: SharedMemory) -> None:
         keep_freed_memory()
-        self.count = count
+        self.count, self.memory = count, memory
         self.tensors = {name: (t, t.data, t.requires_grad) for name, t in tensors.items()}
         self.pipes: list[Connection] = []
         self.processes: list[Any] = []
@@ -99,7 +104,7 @@ class Processes:
         for worker in range(count):
             ours, theirs = context.Pipe()
             self.pipes.append(ours)
-            arguments = (state, worker, theirs, list(self.pipes))
+            arguments = (state, worker, theirs, list(self.pipes), memory)
             process = context.Process(target=_in_worker, args=arguments, daemon=True, name="minicait")
             try:
                 with warnings.catch_warnings():
@@ -112,6 +117,7 @@ class Processes:
             self.processes.append(process)
         # also when this object is dropped, and at exit, before multiprocessing joins its children
         self.close = Finalize(self, _end, (self.pipes, self.processes), exitpriority=10)
+        sweep.processes.add(self)
 
     @property
     def alive(self) -> bool:
@@ -124,11 +130,20 @@ class Processes:
         pairs = ((tensors[name], *known) for name, known in self.tensors.items())
         return all(t is own and t.data is data and t.requires_grad == learned for t, own, data, learned in pairs)
 
+    def has_room(self, batch: Sequence[Array]) -> bool:
+        return inbox_size(batch) <= self.memory.inbox.size
+
+    def put(self, arrays: Sequence[Array]) -> Sequence[Array]:
+        """The arrays where workers see them: copies, which the next call overwrites."""
+        return self.memory.put(arrays)
+
     def run(self, work: Work, arguments: Sequence[Any]) -> list[Any]:
         """work(state, worker, argument) in every worker, as in `Threads`; `work` and the arguments must pickle."""
         try:
             for worker, own in enumerate(arguments):
-                self._pipe(worker, Connection.send, (work, own))
+                if worker == 0 or own is not arguments[worker - 1]:
+                    message = self.memory.dumps((work, own))
+                self._pipe(worker, Connection.send_bytes, message)
             results = []
             for worker in range(len(arguments)):
                 answer = self._pipe(worker, Connection.recv)
@@ -139,6 +154,21 @@ class Processes:
         except BaseException:  # the others are in the middle of work that nobody waits for any more
             self.close()
             raise
+
+    def share(self, arrays: Sequence[Array]) -> bool:
+        """True if the workers see all of these arrays."""
+        return self.alive and all(self.memory.find(array) is not None for array in arrays)
+
+    def each(self, work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        """[work(item) for item in items], each worker on a fixed share of them; `work` must pickle."""
+        count = min(self.count, len(items))
+        results: list[Any] = [None] * len(items)
+        try:
+            for i, part in enumerate(self.run(_every, [(work, items, count)] * count)):
+                results[i::count] = part
+        except WorkerError as error:
+            raise WorkerError(f"{error}; the weights may be half updated: go back to a checkpoint") from error
+        return results
 
     def _pipe(self, worker: int, use: Callable[..., Any], *message: Any) -> Any:
         try:
@@ -151,15 +181,15 @@ class Processes:
             raise WorkerError(f"a worker process {how}{maybe}") from error
 
 
-def shared_memory(size: int, dtype: np.dtype) -> np.ndarray:
-    """An array of `size` values that processes share if they are forked later. Pages count once they are written."""
-    return np.frombuffer(mmap.mmap(-1, max(1, size * dtype.itemsize)), dtype, size)
+def _every(state: Any, worker: int, job: tuple[Callable[[Any], Any], Sequence[Any], int]) -> list[Any]:
+    work, items, count = job
+    return [work(item) for item in items[worker::count]]
 
 
 def _end(pipes: list[Connection], processes: list[Any]) -> None:
     for pipe in pipes:
         with suppress(OSError):
-            pipe.send(None)
+            pipe.send_bytes(END)
         pipe.close()
     for process in processes:
         process.join(timeout=1)
@@ -168,18 +198,19 @@ def _end(pipes: list[Connection], processes: list[Any]) -> None:
             process.join()
 
 
-def _in_worker(state: Any, worker: int, pipe: Connection, others: list[Connection]) -> None:
+def _in_worker(state: Any, worker: int, pipe: Connection, others: list[Connection], memory: SharedMemory) -> None:
     """Serve until told to end, or until the parent is gone."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # they may reach the whole group; the parent decides
         signal.signal(number, signal.SIG_IGN)
     for other in others:
         other.close()  # copies of the parent's ends
     use_huge_pages()  # for this process's own heap
+    sweep.processes.clear()  # the parent's
     stop_listening()  # and no mode of the parent
     with blas_threads(1), modes.changed(**modes.Modes()._asdict()), suppress(EOFError, OSError):
-        while (message := pipe.recv()) is not None:
-            work, argument = message
+        while (message := pipe.recv_bytes()) != END:
             try:
+                work, argument = memory.loads(message)
                 answer = work(state, worker, argument)
             except BaseException as error:
                 answer = _with_traceback(error)
