@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 MAX_LEAVES = 16
-LARGE = 1 << 23  # parameters; above, partial sums are large and there are half as many leaves
+LARGE = 1 << 24  # parameters; above, partial sums are large and there are half as many leaves
 
 
 class Node(NamedTuple):
