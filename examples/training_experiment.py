@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import hashlib
 import json
 import shlex
 import subprocess
@@ -60,7 +61,7 @@ ROWS = [
     Row("tokens", "label maps by this model", f"{TOKENS} --token-labels {{own_labels}}"),
     Row("tokens", "label maps by the teacher", f"{TOKENS} --token-labels {{labels}}"),
     Row("grafit", "cross entropy", f"--preset deit_mini {GRAFIT} --set loss=cross_entropy"),
-    Row("grafit", "neighbours", f"--preset grafit_deit_mini {GRAFIT} --set instance_weight=0"),
+    Row("grafit", "neighbours", f"--preset grafit_deit_mini {GRAFIT} --set instance_weight=0 --set repeats=1"),
     Row("grafit", "neighbours and views", f"--preset grafit_deit_mini {GRAFIT}"),
 ]  # fmt: skip
 TEACHER = Row("teacher", "DeiT-Ti", "--weights {weights} --img-size 96 --recipe transfer")
@@ -91,13 +92,15 @@ class Experiment:
         if row.question == "grafit":
             where = f"--seed {self.seed} --groups {self.names['groups']} --out {folder}/neighbours.png"
             found = _minicait(f"retrieve --weights {folder / LAST} {self.data} {where} --json")
-            result |= {name: found[name] for name in ("map_cos", "map_conditioned", "map_oracle", "coarse")}
+            names = "map_cos", "map_conditioned", "map_oracle", "coarse", "mean_cosine", "spread"
+            result |= {name: found[name] for name in names}
             result["knn"] = found["knn"][K]
         return {**result, "options": row.options}
 
     def trained(self, row: Row, epochs: int) -> Path:
         """The folder of a row's run, after its last epoch."""
-        parent = self.out / row.question / row.name.replace(" ", "-").replace(",", "")
+        digest = hashlib.sha256(row.options.encode()).hexdigest()[:8]  # other options, another run
+        parent = self.out / row.question / f"{row.name.replace(' ', '-').replace(',', '')}-{digest}"
         if not (folders := sorted(parent.glob("*/checkpoint.safetensors"))):
             options = row.options.format(**self.needed(row))
             _minicait(f"train {options} {self.data} --epochs {epochs} --seed {self.seed} --out {parent}")
@@ -181,7 +184,7 @@ def main() -> int:
         open_pretrained(args.weights)  # downloads them now, or says what is wrong, and not after an hour
     path = args.results or (None if args.quick else Path("docs/results/training.json"))
     settings = {"epochs": args.epochs}
-    results = _saved(path, settings)
+    results, machine = _saved(path, settings)
     for seed in map(int, args.seeds.split(",")):
         experiment = Experiment(args, seed)
         for row in ROWS:
@@ -189,19 +192,22 @@ def main() -> int:
                 results.append(experiment.measured(row))
                 print(_line(results[-1]), flush=True)
                 if path is not None:
-                    save(path, COMMAND, args.machine, settings, sorted(results, key=_order))
-    results.sort(key=_order)
+                    seeds = ",".join(str(seed) for seed in sorted({result["seed"] for result in results}))
+                    results.sort(key=_order)
+                    save(path, f"{COMMAND} --seeds {seeds}", args.machine or machine, settings, results)
     print("\n" + "\n".join(map(_line, results)))
     return 0
 
 
-def _saved(path: Path | None, settings: dict[str, int]) -> list[dict[str, Any]]:
-    """Results of rows as they are now; those of rows with other options, or other epochs, are left out."""
+def _saved(path: Path | None, settings: dict[str, int]) -> tuple[list[dict[str, Any]], str]:
+    """Results so far of rows that are still the same, and the machine they are from."""
     if path is None or not path.is_file():
-        return []
+        return [], ""
     saved = json.loads(path.read_text(encoding="utf-8"))
+    if saved["settings"] != settings:
+        raise ValueError(f"{path} has results of {saved['settings']}, not {settings}; choose another file with --results")
     rows = {row[:3] for row in ROWS}
-    return [result for result in saved["results"] if saved["settings"] == settings and _key(result)[1:] in rows]
+    return [result for result in saved["results"] if _key(result)[1:] in rows], saved["machine"]
 
 
 def _key(result: dict[str, Any]) -> tuple[int, str, str, str]:

@@ -45,7 +45,7 @@ from .predict import as_text, image_files
 EXAMPLES = """examples:
   minicait retrieve --weights best.safetensors --data photos                 mAP and accuracy on validation images
   minicait retrieve --weights best.safetensors --data photos cat.jpg         the training images most similar to cat.jpg
-  minicait retrieve --weights best.safetensors --data cifar10 --groups cifar10 --json
+  minicait retrieve --weights best.safetensors --data path/to/cifar10 --groups cifar10 --json
 """
 ABOUT = """Search the training images of a dataset for those most similar to its validation images, or to given images.
 Images are compared by the embedding of a Grafit, or by the features of any other model. A found image is right if it

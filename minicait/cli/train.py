@@ -24,7 +24,7 @@ from . import options
 EXAMPLES = """examples:
   minicait train --data photos                      the tiny preset on your own images
   minicait train --data photos --preset resmlp_mini another family
-  minicait train --data cifar10 --groups cifar10 --preset grafit_deit_mini_32   coarse labels, for `retrieve`
+  minicait train --data path/to/cifar10 --groups cifar10 --preset grafit_deit_mini_32   coarse labels, for `retrieve`
   minicait train --data photos --weights cait_xxs24_224 --recipe transfer       start from published weights
   minicait train --data imagenette --preset small --img-size 64 --epochs 20
   minicait train --resume runs/photos-tiny-1        resume a run that was stopped

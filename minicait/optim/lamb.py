@@ -19,7 +19,7 @@ from .sweep import each
 
 
 class Lamb(Optimiser):
-    """Layer-wise Adaptive Moments for large Batches (You et al., 2020): AdamW with a stride for every tensor.
+    """Layer-wise Adaptive Moments for large Batches (You et al., 2020): AdamW with a step length for every tensor.
 
     A tensor moves by `lr` times the length of its weights, whatever the length of AdamW's step: the quotient of the two
     is its trust ratio. Tensors without weight decay move as by Adam. All gradients together are first clipped to
@@ -40,6 +40,8 @@ class Lamb(Optimiser):
         max_norm: float | None = 1.0,
     ) -> None:
         super().__init__(model, lr, weight_decay, betas, eps, threads)
+        if max_norm is not None and not max_norm > 0:
+            raise ValueError(f"max_norm must be positive, or None to clip nothing, got {max_norm}")
         self.max_norm = max_norm
         self.tensors = self._tensors()
 
@@ -90,5 +92,5 @@ def _fused(p: Array, g: Array, m: Array, v: Array, settings: dict[str, Any], ten
 
 def trust_ratio(p: Array, u: Array, decay: float) -> float:
     """|p| / |u|, for a step u of weights p. It is 1 without weight decay, and where one of the two is zero."""
-    weights, stride = np.linalg.norm(p), np.linalg.norm(u)
-    return float(weights / stride) if decay and weights > 0 and stride > 0 else 1.0
+    weight_norm, step_norm = np.linalg.norm(p), np.linalg.norm(u)
+    return float(weight_norm / step_norm) if decay and weight_norm > 0 and step_norm > 0 else 1.0

@@ -46,7 +46,8 @@ def instance_loss(predicted: Tensor, targets: Array) -> Tensor:
 class Neighbours:
     """L_knn of the first view of every image plus `instance_weight` times L_inst of all `views` of it (2.4).
 
-    The other views have no neighbours, and so no L_knn: the mean over samples is `views` times too small.
+    The other views have no neighbours, and so no L_knn. The mean over all samples is therefore `views` times too small,
+    and is multiplied by it.
     """
 
     views: int = 1

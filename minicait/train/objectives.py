@@ -44,7 +44,7 @@ def objective_for(recipe: Recipe) -> Objective:
 
 
 class _Mean:
-    """A mean over samples by construction, which need not be checked, if the objective for the labels is one."""
+    """Tells the trainer that the loss is a mean over samples, if that for the labels is one, so that it skips the check."""
 
     @property
     def is_mean(self) -> bool:

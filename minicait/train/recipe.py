@@ -183,12 +183,14 @@ RECIPES: dict[str, Recipe] = {
         _LAMB, lr=3e-3, weight_decay=0.01, augmentation=replace(_DEIT, erasing=0.0), crop_ratio=0.875,
     ),
     # LV-ViT's (section 4.1 of its paper) with token labels; without, the rate is for batches of 1024. The code adds ten
-    # epochs at the least rate and the EMA, which the paper does not mention, and has a token_weight of 1.
+    # epochs at the least rate and the EMA, which the paper does not mention, has a token_weight of 1, and gives the class
+    # token the annotator's label (relabel=1).
     "lvvit": replace(
         _SCHEDULED, epochs=300, batch_size=1024, lr=1e-3, lr_for_batch=640, warmup_epochs=5, mix_token=True,
         augmentation=_DEIT, ema_decay=0.99992, crop_ratio=0.9,
     ),
-    # photographs with a small model, on a laptop, in the manner of DeiT III: as "small", without what blurs the labels
+    # photographs with a small model, on a laptop, in the manner of DeiT III: as "small", without what blurs the labels.
+    # Its learning rate was not searched.
     "small-deit3": replace(
         _LAMB, epochs=30, batch_size=64, lr=5e-3, weight_decay=0.05, warmup_epochs=1, loss="bce", bce_threshold=0.0,
         label_smoothing=0.0, mixup=0.0, cutmix=0.0, repeats=1, ema_decay=0.999,

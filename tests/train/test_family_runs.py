@@ -28,22 +28,27 @@ def train(*options):
     return main(["train", "--device", "cpu", *map(str, options)])
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_a_run(preset, tmp_path, monkeypatch, capsys):
-    smoke = ["--preset", preset, "--data", "shapes", "--img-size", 16, "--smoke"]
-    assert train(*smoke, "--out", tmp_path / "whole") == 0
-    whole, stopped = (tmp_path / name / f"shapes-{preset}-1" for name in ("whole", "stopped"))
+def train_and_stop(monkeypatch, *options):
+    """Train until the second epoch, where the run is told to end."""
     real, steps = Trainer.step, []
 
     def interrupted(self, images, targets):
         steps.append(1)
-        if len(steps) == 6:  # in the second epoch
+        if len(steps) == 6:
             os.kill(os.getpid(), signal.SIGTERM)
         return real(self, images, targets)
 
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "step", interrupted)
-        assert train(*smoke, "--out", tmp_path / "stopped") == 128 + signal.SIGTERM
+        assert train(*options) == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_run(preset, tmp_path, monkeypatch, capsys):
+    smoke = ["--preset", preset, "--data", "shapes", "--img-size", 16, "--smoke"]
+    assert train(*smoke, "--out", tmp_path / "whole") == 0
+    whole, stopped = (tmp_path / name / f"shapes-{preset}-1" for name in ("whole", "stopped"))
+    train_and_stop(monkeypatch, *smoke, "--out", tmp_path / "stopped")
     assert train("--resume", stopped) == 0
     assert_same_run(whole, stopped)
     printed = capsys.readouterr().out
@@ -61,6 +66,25 @@ def test_a_run(preset, tmp_path, monkeypatch, capsys):
     assert {guess["class"] for guess in result["guesses"]} <= set(CLASSES)
     assert minicait.load_model(weights[-1])[1].class_names == list(CLASSES)
     assert json.loads((whole / "args.json").read_text())["model"] == _model_name(preset, "shapes")
+
+
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_a_run_with_a_teacher(kind, tmp_path, monkeypatch, capsys):
+    """On one thread, and stopped and resumed on two; but not if the teacher is another."""
+    smoke = ["--data", "shapes", "--img-size", 16, "--smoke"]
+    assert train(*smoke, "--preset", "tiny", "--out", tmp_path / "teacher") == 0
+    teacher, other = (tmp_path / f"teacher/shapes-tiny-1/weights/{name}.safetensors" for name in ("best", "last"))
+    smoke += ["--preset", "deit_mini_distilled", "--teacher", teacher, "--set", f"distillation={kind}"]
+    assert train(*smoke, "--threads", 1, "--out", tmp_path / "whole") == 0
+    whole, stopped = (tmp_path / name / "shapes-deit_mini_distilled-1" for name in ("whole", "stopped"))
+    train_and_stop(monkeypatch, *smoke, "--threads", 2, "--out", tmp_path / "stopped")
+    own = teacher.read_bytes()
+    teacher.write_bytes(other.read_bytes())
+    assert train("--resume", stopped, "--threads", 2) == 2
+    assert f"the teacher {teacher} changed since the run started" in capsys.readouterr().err
+    teacher.write_bytes(own)
+    assert train("--resume", stopped, "--threads", 2) == 0
+    assert_same_run(whole, stopped)
 
 
 def test_every_family_has_small_presets():

@@ -211,6 +211,12 @@ def test_clipping_is_exact_and_its_own():
     assert (optimiser.clipping(0.0), optimiser.clipping(1.0), optimiser.clipping(2.5)) == (1, 1, 2.5)
 
 
+@pytest.mark.parametrize("max_norm", [0, -1.0, math.nan])
+def test_a_norm_to_clip_to_is_positive(max_norm):
+    with pytest.raises(ValueError, match="max_norm must be positive, or None to clip nothing"):
+        Lamb(nn.Linear(2, 2), 0.1, max_norm=max_norm)
+
+
 @pytest.mark.parametrize("flat", [True, False], ids=["one array", "by name"])
 def test_gradients_that_float32_cannot_square(flat):
     """They move the weights as the same gradients do at a size that float32 can square."""
