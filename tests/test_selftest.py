@@ -77,7 +77,7 @@ def test_a_wrong_gradient_is_named(selftest, small_cases, monkeypatch):
 
 def test_a_kernel_that_is_wrong_in_float32_is_named(selftest, small_cases, monkeypatch):
     gelu = import_module("autograd.kernels.gelu")  # the package has a function of that name
-    monkeypatch.setattr(gelu, "_Q", (0.13, *gelu._Q[1:]))
+    monkeypatch.setattr(gelu, "_R", (1.6, *gelu._R[1:]))
     code, said, file = selftest("--quick")
     assert code == 1 and "not gelu-plain in float32 (" in found(file, "operations")
     assert re.search(r"^  gelu-plain +float32 .* DIFFERS", file, re.MULTILINE)

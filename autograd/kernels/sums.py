@@ -91,7 +91,7 @@ def sum_over_rows(x: Array, dtype: Any = None) -> Array:
     """(..., n) to (n,); that of float16 rounded to `dtype`, or to float16."""
     rows = as_rows(x)
     if _blas_sums(x) and 0 < len(rows) <= BLAS_LIMIT:
-        return _ones(len(rows), x.dtype) @ rows
+        return _blas_product(_ones(len(rows), x.dtype), rows)
     return total(rows, 0, dtype=dtype)
 
 
@@ -105,7 +105,7 @@ def row_sums(x: Array) -> Array:
 def column_sums(x: Array) -> Array:
     """(..., n, m) to (..., 1, m); those of float16 in float32."""
     if _blas_sums(x) and x.shape[-2] <= BLAS_LIMIT:
-        return _ones(x.shape[-2], x.dtype)[None] @ x
+        return _blas_product(_ones(x.shape[-2], x.dtype)[None], x)
     return total(x, -2, keepdims=True, dtype=np.float32)
 
 
@@ -119,7 +119,7 @@ def row_dots(x: Array, y: Array) -> Array:
 def row_products(x: Array, vector: Array) -> Array:
     """The dot product of each row of x and one vector: (..., n) to (..., 1)."""
     if x.shape[-1] <= BLAS_LIMIT or not isinstance(x, np.ndarray):
-        return (as_rows(x) @ vector).reshape(*x.shape[:-1], 1)
+        return _blas_product(as_rows(x), vector).reshape(*x.shape[:-1], 1)
     return total(x * vector, -1, keepdims=True)
 
 
@@ -130,6 +130,11 @@ def as_rows(x: Array) -> Array:
 
 def _blas_sums(x: Array) -> bool:
     return isinstance(x, np.ndarray) and x.dtype != np.float16
+
+
+def _blas_product(a: Array, b: Array) -> Array:
+    with np.errstate(invalid="ignore"):  # now and then, OpenBLAS raises this flag for rows that are finite and short
+        return a @ b
 
 
 @lru_cache(64)
