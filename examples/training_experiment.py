@@ -205,7 +205,7 @@ def _saved(path: Path | None, settings: dict[str, int]) -> tuple[list[dict[str, 
         return [], ""
     saved = json.loads(path.read_text(encoding="utf-8"))
     if saved["settings"] != settings:
-        raise ValueError(f"{path} has results of {saved['settings']}, not {settings}; choose another file with --results")
+        raise ValueError(f"{path} has results of {saved['settings']}, not {settings}; choose another with --results")
     rows = {row[:3] for row in ROWS}
     return [result for result in saved["results"] if _key(result)[1:] in rows], saved["machine"]
 

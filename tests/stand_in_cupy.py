@@ -18,8 +18,8 @@ import numpy as np
 KEYWORDS = {"axis", "keepdims", "dtype", "out", "copy", "where", "optimize"}
 FUNCTIONS = [
     "abs", "arange", "ascontiguousarray", "broadcast_to", "clip", "concatenate", "copysign", "copyto", "cos", "divide",
-    "einsum", "empty", "empty_like", "exp", "exp2", "expm1", "flip", "full", "isinf", "isnan", "isneginf", "log", "log1p",
-    "matmul", "maximum", "minimum", "multiply", "ones_like", "reciprocal", "sign", "sin", "split", "sqrt", "subtract",
+    "einsum", "empty", "empty_like", "exp", "exp2", "expm1", "flip", "full", "isinf", "isnan", "isneginf", "log",
+    "log1p", "matmul", "maximum", "minimum", "multiply", "ones_like", "reciprocal", "sign", "sin", "split", "sqrt", "subtract",
     "take_along_axis", "tanh", "tril", "vdot", "where", "zeros", "zeros_like",
 ]  # fmt: skip
 METHODS = [

@@ -50,7 +50,8 @@ def test_what_the_training_experiment_measures(monkeypatch, tmp_path):
     row = next(row for row in module.ROWS if row.question == "grafit")
     options = argparse.Namespace(out=tmp_path, quick=True, epochs=1, weights="")
     (tmp_path / "log.csv").write_text("top1,ema_top1,seconds\n0.5,0.4,9\n0.3,0.2,10\n")
-    found = {"knn": {"10": 0.9, "20": 0.6, "30": 0.8}, "map_cos": 0, "map_conditioned": 0, "map_oracle": 0, "coarse": 0, "mean_cosine": 0, "spread": 0}
+    found = dict.fromkeys(("map_cos", "map_conditioned", "map_oracle", "coarse", "mean_cosine", "spread"), 0)
+    found["knn"] = {"10": 0.9, "20": 0.6, "30": 0.8}
     commands = []
     monkeypatch.setattr(module.Experiment, "trained", lambda *_: tmp_path)
     monkeypatch.setattr(module, "_minicait", lambda command: commands.append(command) or found)

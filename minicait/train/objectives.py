@@ -44,7 +44,7 @@ def objective_for(recipe: Recipe) -> Objective:
 
 
 class _Mean:
-    """Tells the trainer that the loss is a mean over samples, if that for the labels is one, so that it skips the check."""
+    """Tells the trainer that the loss is a mean over samples, if that for the labels is one, so it skips the check."""
 
     @property
     def is_mean(self) -> bool:

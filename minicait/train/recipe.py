@@ -183,8 +183,8 @@ RECIPES: dict[str, Recipe] = {
         _LAMB, lr=3e-3, weight_decay=0.01, augmentation=replace(_DEIT, erasing=0.0), crop_ratio=0.875,
     ),
     # LV-ViT's (section 4.1 of its paper) with token labels; without, the rate is for batches of 1024. The code adds ten
-    # epochs at the least rate and the EMA, which the paper does not mention, has a token_weight of 1, and gives the class
-    # token the annotator's label (relabel=1).
+    # epochs at the least rate and the EMA, which the paper does not mention, has a token_weight of 1, and gives the
+    # class token the annotator's label (relabel=1).
     "lvvit": replace(
         _SCHEDULED, epochs=300, batch_size=1024, lr=1e-3, lr_for_batch=640, warmup_epochs=5, mix_token=True,
         augmentation=_DEIT, ema_decay=0.99992, crop_ratio=0.9,
