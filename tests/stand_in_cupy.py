@@ -19,8 +19,8 @@ KEYWORDS = {"axis", "keepdims", "dtype", "out", "copy", "where", "optimize"}
 FUNCTIONS = [
     "abs", "arange", "ascontiguousarray", "broadcast_to", "clip", "concatenate", "copysign", "copyto", "cos", "divide",
     "einsum", "empty", "empty_like", "exp", "exp2", "expm1", "flip", "full", "isinf", "isnan", "isneginf", "log",
-    "log1p", "matmul", "maximum", "minimum", "multiply", "ones_like", "reciprocal", "sign", "sin", "split", "sqrt", "subtract",
-    "take_along_axis", "tanh", "tril", "vdot", "where", "zeros", "zeros_like",
+    "log1p", "matmul", "maximum", "minimum", "multiply", "ones_like", "reciprocal", "sign", "sin", "split", "sqrt",
+    "subtract", "take_along_axis", "tanh", "tril", "vdot", "where", "zeros", "zeros_like",
 ]  # fmt: skip
 METHODS = [
     "all", "any", "argmax", "astype", "copy", "cumsum", "max", "mean", "min", "reshape", "sum", "swapaxes", "transpose",
