@@ -11,6 +11,7 @@ from autograd import Tensor
 from autograd.backend import Array, constant
 
 from ..data.picture import MEAN, STD
+from ..machine import blas_threads
 from ..models.model import Model
 from ..models.positions import bicubic
 from .evaluate import predicted_logits
@@ -37,10 +38,11 @@ class Teacher(Expert):
     def __call__(self, images: Any) -> Array:
         images = self._here(images)
         rows, columns = self.resize
-        if rows is not None:
-            images = rows @ images
-        if columns is not None:
-            images = images @ columns.T
+        with blas_threads(1):  # the products are many and small: threads would take turns at them
+            if rows is not None:
+                images = rows @ images
+            if columns is not None:
+                images = images @ columns.T
         if (tuple(self.info.mean), tuple(self.info.std)) != (MEAN, STD):
             plain = images * self._channels(STD) + self._channels(MEAN)
             images = (plain - self._channels(self.info.mean)) / self._channels(self.info.std)
