@@ -115,11 +115,10 @@ def self_attention_grad(g: Array, qkv: Array, maps: Array) -> Array:
 
 
 def _attend(q: Array, k: Array, v: Array, mask: Array | None) -> tuple[Array, Array]:
-    unit = unit_of(q)
-    scores = product(q, k.swapaxes(-1, -2), scale=_scale(q) * unit)
+    scores = product(q, k.swapaxes(-1, -2), scale=_scale(q))
     if mask is not None:
         array_module(scores).copyto(scores, -np.inf, where=~mask)
-    maps = softmax_of_rows(scores, unit)
+    maps = softmax_of_rows(scores)
     (y,) = result = _empty_heads(q, 1)
     product(maps, v, out=y)
     return _merge_heads(result), maps
@@ -140,8 +139,8 @@ def talking_heads(
 ) -> tuple[Array, Array, Array]:
     """The result, the softmax, and the softmax with its heads mixed but for bias_w; q, k, v side by side in (B, N, 3d).
 
-    Three things need no pass over the maps. weight_l absorbs the scale of the scores, except in float16, which would
-    overflow before: there the product absorbs it. bias_l is the same for all keys, so the softmax cancels it. bias_w
+    Three things need no pass over the maps. weight_l absorbs the scale of the scores (and the unit of the exponential),
+    except in float16, which would overflow before: there the product absorbs it. bias_l is the same for all keys, so the softmax cancels it. bias_w
     adds a multiple of the sum of all values to the result.
     """
     q, k, v = _split_heads(qkv, weight_l.shape[0], 3)
