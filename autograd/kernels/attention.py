@@ -139,9 +139,9 @@ def talking_heads(
 ) -> tuple[Array, Array, Array]:
     """The result, the softmax, and the softmax with its heads mixed but for bias_w; q, k, v side by side in (B, N, 3d).
 
-    Three things need no pass over the maps. weight_l absorbs the scale of the scores (and the unit of the exponential),
-    except in float16, which would overflow before: there the product absorbs it. bias_l is the same for all keys, so the softmax cancels it. bias_w
-    adds a multiple of the sum of all values to the result.
+    Three things need no pass over the maps. weight_l absorbs the scale of the scores and the unit of the exponential,
+    except in float16, which would overflow before: there the product absorbs it. bias_l is the same for all keys, so
+    the softmax cancels it. bias_w adds a multiple of the sum of all values to the result.
     """
     q, k, v = _split_heads(qkv, weight_l.shape[0], 3)
     product_scale, weight_scale = _scales(q)
