@@ -3,6 +3,7 @@
 import argparse
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -42,6 +43,49 @@ def test_a_question_of_the_training_experiment(monkeypatch, tmp_path):
     results = json.loads((tmp_path / "it.json").read_text())["results"]
     assert [result["row"] for result in results] == ["no teacher", "LAMB, BCE, 3-Augment"]
     assert all(0 <= result[name] <= 1 for result in results for name in ("top1", "ema_top1"))
+
+
+def test_the_training_experiment_keeps_what_is_measured(monkeypatch, tmp_path):
+    """Rows in the file are not measured again, its machine is kept, and results of other settings are refused."""
+    module, path = example("training_experiment"), tmp_path / "it.json"
+    measured = []
+
+    def fake(self, row):
+        measured.append((self.seed, row.name))
+        return {"question": row.question, "row": row.name, "seed": self.seed, "top1": 0.5, "ema_top1": 0.4,
+                "seconds": 1.0, "options": row.options}  # fmt: skip
+
+    monkeypatch.setattr(module.Experiment, "measured", fake)
+
+    def run(*more):
+        given = ["--quick", "--only", "recipe", "--out", tmp_path, "--results", path, *more]
+        monkeypatch.setattr(module.sys, "argv", ["training_experiment", *map(str, given)])
+        return module.main()
+
+    assert run("--machine", "a laptop") == 0 and run("--seeds", "0,1") == 0
+    names = ["no teacher", "LAMB, BCE, 3-Augment"]
+    assert measured == [(seed, name) for seed in (0, 1) for name in names]
+    saved = json.loads(path.read_text())
+    assert saved["machine"] == "a laptop" and saved["command"].endswith("--seeds 0,1") and len(saved["results"]) == 4
+    with pytest.raises(ValueError, match="has results of"):
+        run("--epochs", 7)
+    assert json.loads(path.read_text()) == saved
+
+
+def test_options_of_a_row_name_its_folder(monkeypatch, tmp_path):
+    module = example("training_experiment")
+    experiment = module.Experiment(argparse.Namespace(out=tmp_path, quick=True, epochs=1, weights=""), 0)
+    outs = []
+
+    def fake(command):
+        outs.append(command.rpartition("--out ")[2])
+        (Path(outs[-1]) / "run").mkdir(parents=True)
+        (Path(outs[-1]) / "run/checkpoint.safetensors").touch()
+
+    monkeypatch.setattr(module, "_minicait", fake)
+    for options in ("--preset deit_mini", "--preset resmlp_mini"):
+        experiment.trained(module.Row("recipe", "a row", options), 1)
+    assert len({*outs}) == 2
 
 
 def test_what_the_training_experiment_measures(monkeypatch, tmp_path):

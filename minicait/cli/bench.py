@@ -157,7 +157,7 @@ def _cells(result: dict[str, Any]) -> str:
 def _profile(job: Job, rounds: int, as_json: bool) -> int:
     """Profile one micro-batch on one thread."""
     model = create_model(job.model, CLASSES, drop_path_rate=job.drop_path_rate)
-    size = job.micro_batch or default_micro_batch(model, 2 * job.batch)  # at most half of that
+    size = job.micro_batch or default_micro_batch(model, 2 * job.batch, job.work == "train")  # at most half of that
     step = bench_step(model, size, job.work, threads=1, micro_batch=size)
     step()
     started = time.perf_counter()

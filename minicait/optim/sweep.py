@@ -55,7 +55,7 @@ def sweep(update: Update, *arrays: Array, threads: int = 1) -> None:
 
 
 def results(update: Update, *arrays: Array, threads: int = 1) -> list[Any]:
-    """What update(start, *chunks) returns for every chunk, in their order. It may call BLAS."""
+    """[update(start, *chunks) for every chunk], in their order. `update` may call BLAS."""
     return _run([Sweep(update, arrays, threads)], blas=True)
 
 

@@ -1,5 +1,8 @@
 """Fast paths of the kernels equal the plain versions, and are not taken where they would differ."""
 
+import math
+from importlib import import_module
+
 import numpy as np
 import pytest
 
@@ -61,6 +64,23 @@ def test_layer_norm_near_and_far_from_zero(offset):
     want = (wide - wide.mean(1, keepdims=True)) / np.sqrt(wide.var(1, keepdims=True) + 1e-6)
     y, _, _ = layer_norm(x, np.ones(192, np.float32), np.zeros(192, np.float32), 1e-6)
     np.testing.assert_allclose(y, want, atol=2e-6 if offset < 1e5 else 1e-5)
+
+
+@pytest.mark.parametrize(("exp", "unit"), [("exp", 1.0), ("exp2", 1 / math.log(2))])
+def test_either_exponential_will_do(exp, unit, monkeypatch):
+    """Which one a machine takes depends on its NumPy and CPU."""
+    gelu = import_module("autograd.kernels.gelu")  # the package has a function of that name
+    monkeypatch.setattr(gelu, "EXP", exp)
+    monkeypatch.setattr(gelu, "UNIT", unit)
+    x = np.linspace(-7, 7, 20_001).astype(np.float32)
+    got, want = (gelu.gelu(v, True) for v in (x, x.astype(np.float64)))
+    assert (np.abs(got[0] - want[0]) / np.maximum(1, np.abs(x))).max() < 1.6e-7
+    assert np.abs(got[1] - want[1]).max() < 4e-7
+
+    for size in (1, 10 * np.log(LARGE)):  # without the shift by the maximum, and with it
+        x = (RNG.standard_normal((3, 4, 7)) * size).astype(np.float32)
+        want = softmax(x.astype(np.float64), -1)
+        np.testing.assert_allclose(softmax_of_rows(x * np.float32(unit), unit), want, rtol=2e-6 * size, atol=1e-12)
 
 
 def test_gelu_has_no_jumps_where_its_sign_changes():
