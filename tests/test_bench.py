@@ -60,7 +60,7 @@ def test_the_table(capsys):
 def test_the_profile(capsys):
     assert main([*TINY, "--profile"]) == 0
     text = capsys.readouterr().out
-    assert "talking_heads_attention       6" in text and "linear                       22" in text
+    assert "talking_heads_attention       6" in text and "linear                       18" in text
     assert main([*TINY, "--profile", "--json"]) == 0
     costs = json.loads(capsys.readouterr().out)["operations"]
     kept = costs["talking_heads_attention"]["kept"] / 2 / 6 / 4  # rounds, layers, images

@@ -13,6 +13,7 @@ layer_norm     layer normalisation
 masked         values where a mask is True
 moments        mean and variance of each channel
 product        matrix products
+query          attention of one query, without keys and values
 residual       the end of a residual branch
 sigmoid        sigmoid
 softmax        softmax, log_softmax, logsumexp
@@ -42,6 +43,7 @@ from .masked import masked
 from .moments import moments
 from .optim import adamw, move_average, squares
 from .product import product
+from .query import query_attention, query_attention_grad
 from .residual import linear_residual, linear_residual_grad
 from .sigmoid import sigmoid
 from .softmax import log_softmax, log_softmax_grad, logsumexp, softmax, softmax_grad
@@ -52,6 +54,7 @@ __all__ = [
     "Geometry", "adamw", "as_rows", "attention", "attention_grad", "batch_norm", "batch_norm_grad", "centred", "conv2d",
     "conv2d_grad_input", "conv2d_grad_weight", "cross_entropy", "erf", "gelu", "lamb", "layer_norm", "layer_norm_grad",
     "linear_residual", "linear_residual_grad", "log_softmax", "log_softmax_grad", "logsumexp", "masked", "mean",
-    "moments", "move_average", "product", "row_dots", "self_attention", "self_attention_grad", "sigmoid", "softmax",
-    "softmax_grad", "squares", "sum_over_rows", "talking_heads", "talking_heads_grad", "total", "widened",
+    "moments", "move_average", "product", "query_attention", "query_attention_grad", "row_dots", "self_attention",
+    "self_attention_grad", "sigmoid", "softmax", "softmax_grad", "squares", "sum_over_rows", "talking_heads",
+    "talking_heads_grad", "total", "widened",
 ]  # fmt: skip

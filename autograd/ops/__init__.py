@@ -21,7 +21,7 @@ Each operation is a `Function` with `forward` and `backward` side by side, and a
 """
 
 from .arithmetic import add, divide, maximum, minimum, multiply, pow, subtract, where
-from .attention import attention, self_attention, talking_heads_attention
+from .attention import attention, query_attention, self_attention, talking_heads_attention
 from .batch_norm import batch_norm
 from .conv import conv2d
 from .conversion import astype, to_device
@@ -41,7 +41,8 @@ __all__ = [
     "clip", "concat", "conv2d", "cos", "cross_entropy", "cumsum", "divide", "drop_path", "dropout", "einsum", "erf",
     "exp", "expand_dims", "expm1", "flip", "gelu", "getitem", "kl_div", "layer_norm", "linear", "linear_residual",
     "log", "log1p", "log_softmax", "logical_and", "logical_not", "logical_or", "logsumexp", "matmul", "max", "maximum",
-    "mean", "min", "minimum", "multiply", "negative", "norm", "pad", "pow", "relu", "reshape", "self_attention",
-    "sigmoid", "silu", "sin", "softmax", "split", "sqrt", "squeeze", "stack", "std", "subtract", "sum", "swapaxes",
-    "take_along_axis", "talking_heads_attention", "tanh", "to_device", "topk", "transpose", "tril", "var", "where",
+    "mean", "min", "minimum", "multiply", "negative", "norm", "pad", "pow", "query_attention", "relu", "reshape",
+    "self_attention", "sigmoid", "silu", "sin", "softmax", "split", "sqrt", "squeeze", "stack", "std", "subtract",
+    "sum", "swapaxes", "take_along_axis", "talking_heads_attention", "tanh", "to_device", "topk", "transpose", "tril",
+    "var", "where",
 ]  # fmt: skip

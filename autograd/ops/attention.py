@@ -78,6 +78,44 @@ class SelfAttention(Function):
         return Attention.reference(q, k, v, heads, mask, observe)
 
 
+class QueryAttention(Function):
+    """y = softmax(q k^T / sqrt(c)) v, with one query q per sample, k = z W_k^T + b_k and v = z W_v^T + b_v
+
+    Neither k nor v is computed: one query can do without, in a fraction of the products.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Context, q: Array, z: Array, weight_k: Array, bias_k: Array, weight_v: Array, bias_v: Array, heads: int,
+        observe: Observer,
+    ) -> Array:  # fmt: skip
+        if q.ndim != 2 or z.ndim != 3 or z.shape[::2] != q.shape or not z.shape[1]:
+            raise OperandError(
+                f"q must have shape (B, d), z (B, N, d) with at least one token, got {q.shape}, {z.shape}"
+            )
+        width = q.shape[-1]
+        _check_heads(width, heads)
+        _check_shapes(weight_k=(weight_k, (width, width)), bias_k=(bias_k, (width,)))
+        _check_shapes(weight_v=(weight_v, (width, width)), bias_v=(bias_v, (width,)))
+        y, *kept = kernels.query_attention(q, z, weight_k, weight_v, bias_v, heads)
+        if observe is not None:
+            observe(maps=kept[0][:, :, None])
+        ctx.save(q, z, weight_k, weight_v, *kept)
+        return y
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Any:
+        return kernels.query_attention_grad(g, *ctx.saved)
+
+    @staticmethod
+    def reference(
+        q: Tensor, z: Tensor, weight_k: Tensor, bias_k: Tensor, weight_v: Tensor, bias_v: Tensor, heads: int,
+        observe: Observer,
+    ) -> Tensor:  # fmt: skip
+        k, v = z @ weight_k.T + bias_k, z @ weight_v.T + bias_v
+        return Attention.reference(q.reshape(len(q), 1, -1), k, v, heads, None, observe)[:, 0]
+
+
 class TalkingHeadsAttention(Function):
     """y = (W_w softmax(W_l (q k^T / sqrt(c)) + b_l) + b_w) v, where W_l and W_w mix the heads
 
@@ -91,14 +129,8 @@ class TalkingHeadsAttention(Function):
     ) -> Array:
         heads = weight_l.shape[0]
         _check_qkv(qkv, heads)
-        for name, x, shape in (
-            ("weight_l", weight_l, (heads, heads)),
-            ("weight_w", weight_w, (heads, heads)),
-            ("bias_l", bias_l, (heads,)),
-            ("bias_w", bias_w, (heads,)),
-        ):
-            if x.shape != shape:
-                raise OperandError(f"{name} must have shape {shape}, got {x.shape}")
+        _check_shapes(weight_l=(weight_l, (heads, heads)), weight_w=(weight_w, (heads, heads)))
+        _check_shapes(bias_l=(bias_l, (heads,)), bias_w=(bias_w, (heads,)))
         y, maps, mixed = kernels.talking_heads(qkv, weight_l, bias_l, weight_w, bias_w)
         if observe is not None:
             observe(maps=maps, mixed=mixed + bias_w[:, None, None])
@@ -137,6 +169,12 @@ def _check_heads(width: int, heads: int) -> None:
         raise OperandError(f"a width of {width} is not divisible by {heads} heads")
 
 
+def _check_shapes(**parameters: tuple[Array, tuple[int, ...]]) -> None:
+    for name, (x, shape) in parameters.items():
+        if x.shape != shape:
+            raise OperandError(f"{name} must have shape {shape}, got {x.shape}")
+
+
 def _check_qkv(qkv: Array, heads: int) -> None:
     if qkv.ndim != 3 or qkv.shape[-1] % 3:
         raise OperandError(f"qkv must have shape (B, N, 3d), got {qkv.shape}")
@@ -171,6 +209,17 @@ def self_attention(qkv: Any, heads: int, mask: Any = None, observe: Observer = N
     """Multi-head attention of all tokens over all tokens; `qkv` is (B, N, 3d), `mask` as in `attention`."""
     (qkv,) = matmul_operands("self_attention", qkv)
     return SelfAttention.apply(qkv, heads, _constant_mask("self_attention", mask, qkv), observe)
+
+
+def query_attention(
+    q: Any, z: Any, weight_k: Any, bias_k: Any, weight_v: Any, bias_v: Any, heads: int, observe: Observer = None
+) -> Tensor:
+    """Multi-head attention of one query per sample, q (B, d), over tokens z (B, N, d): returns (B, d).
+
+    Keys and values are linear(z, weight_k, bias_k) and linear(z, weight_v, bias_v), but need not be computed.
+    """
+    operands = layer_operands("query_attention", [q, z], [weight_k, bias_k, weight_v, bias_v])
+    return QueryAttention.apply(*operands, heads, observe)
 
 
 def talking_heads_attention(

@@ -64,12 +64,19 @@ def attention(tokens: int, dim: int, heads: int, qkv_bias: bool = True) -> Part:
     return linear(tokens, dim, 3 * dim, qkv_bias) + maps + linear(tokens, dim, dim)
 
 
-def class_attention(tokens: int, dim: int, heads: int, queries: int = 1) -> Part:
-    """Attention of `queries` class tokens to all tokens: keys and values of all, everything else of the queries."""
-    maps = Part(0, 2 * queries * tokens * dim, 2 * tokens * dim + queries * (dim + heads * tokens))
-    project = linear(queries, dim, dim)  # q; its input is a part of that of k, or x_hat
-    shared = Part(0, 0, -tokens * dim)  # k and v save one input
-    return project + 2 * linear(tokens, dim, dim) + shared + maps + project
+def class_attention(tokens: int, dim: int, heads: int, queries: int | None = None) -> Part:
+    """Attention of the class token to all tokens, or of several class tokens: `queries`.
+
+    Multiply-adds are those of eqs. 5-9, with keys and values of all tokens. A single query does not compute them, and
+    saves the tokens in their place.
+    """
+    count = queries or 1
+    saved = tokens * dim + count * (dim + heads * tokens)  # tokens, q, maps
+    saved += 2 * heads * dim if queries is None else (2 * tokens + count) * dim  # keys, values, and what q is made of
+    project = linear(count, dim, dim)
+    key = value = linear(tokens, dim, dim)
+    made = project + key + value + project
+    return Part(made.parameters, made.multiply_adds + 2 * count * tokens * dim, saved + count * dim)
 
 
 def mlp(tokens: int, dim: int, hidden: int) -> Part:

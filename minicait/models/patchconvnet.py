@@ -181,7 +181,8 @@ class PatchConvNetConfig(Config):
         gate = cost.linear(1, d, reduced) + cost.linear(1, reduced, d) + Part(0, 0, n * d + 2 * d + reduced)
         block = cost.layer_norm(n, d) + cost.values(d) + 2 * pointwise + depthwise + gate + Part(saved=2 * n * d)
         tokens = n if self.multi_class else 1 + n
-        pool = 2 * (cost.layer_norm(k, d) + cost.values(d)) + cost.class_attention(tokens, d, 1, k)
+        pool = 2 * (cost.layer_norm(k, d) + cost.values(d))
+        pool += cost.class_attention(tokens, d, 1, k if self.multi_class else None)
         pool += Part(0, 0, n * (d + 1)) + cost.mlp(k, d, CLASS_MLP_RATIO * d)
         head = cost.layer_norm(k, d) + cost.linear(1, d, self.num_classes)
         head += Part(saved=(2 * k - 1) * d if self.multi_class else 0)  # the tokens, and all weights beside each other

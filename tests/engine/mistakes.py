@@ -207,6 +207,8 @@ def index_of(kind: str) -> Callable[[Call], bool]:
 
 
 def maps(call: Call) -> np.ndarray:
+    if call.cls.name == "query_attention":
+        return call.ctx.saved[4][:, :, None]
     return next(x for x in call.ctx.saved if isinstance(x, np.ndarray) and x.ndim == 4)
 
 
@@ -223,13 +225,13 @@ STRUCTURE = {
     "values below 1e-3": tiny_values,
 }
 MASKED = {"attention", "self_attention"}
-ATTENTION = MASKED | {"talking_heads_attention"}
+ATTENTION = MASKED | {"query_attention", "talking_heads_attention"}
 REDUCTIONS = {"sum", "mean", "var", "std", "norm", "max", "min", "logsumexp"}
 ARGUMENTS = {  # operations that have them, and the mistake
     "one head": (ATTENTION, when(lambda call: maps(call).shape[1] == 1)),
     "four heads or more": (ATTENTION, when(lambda call: maps(call).shape[1] >= 4)),
     "64 keys or more": (ATTENTION, when(lambda call: maps(call).shape[-1] >= 64)),
-    "64 queries or more": (ATTENTION, when(lambda call: maps(call).shape[-2] >= 64)),
+    "64 queries or more": (ATTENTION - {"query_attention"}, when(lambda call: maps(call).shape[-2] >= 64)),
     "a mask": (MASKED, when(lambda call: call.argument("mask") is not None)),
     "six inputs or more": ({"concat"}, when(lambda call: len(call.args) >= 6)),
     "three operands or more": ({"einsum"}, when(lambda call: len(call.args) >= 3)),

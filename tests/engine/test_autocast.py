@@ -28,6 +28,10 @@ PRODUCTS = {
     "depthwise": (lambda x, w: ops.conv2d(x, w, padding=1, groups=3), (draw(2, 3, 4, 5), draw(3, 1, 3, 3))),
     "attention": (lambda q, k, v: ops.attention(q, k, v, 2), (draw(2, 1, 6), draw(2, 5, 6), draw(2, 5, 6))),
     "self_attention": (lambda qkv: ops.self_attention(qkv, 2), (draw(2, 5, 18),)),
+    "query_attention": (
+        lambda *xs: ops.query_attention(*xs, 2),
+        (draw(2, 6), draw(2, 5, 6), *[draw(6, 6), draw(6)] * 2),
+    ),
     "talking heads": (ops.talking_heads_attention, (draw(2, 5, 18), draw(2, 2), draw(2), draw(2, 2), draw(2))),
 }
 IN_FULL = {

@@ -122,6 +122,11 @@ WRONG_CALLS = {
         ValueError,
         "self_attention: mask must be boolean, True where a query may attend, got float32",
     ),
+    "query_attention": (
+        lambda: ops.query_attention(t(2, 4), t(2, 3, 4), t(4, 4), t(4), t(4, 3), t(4), 2),
+        ValueError,
+        r"query_attention: weight_v must have shape \(4, 4\), got \(4, 3\)",
+    ),
     "talking_heads_attention": (
         lambda: ops.talking_heads_attention(t(2, 3, 12), t(3, 3), t(3), t(3, 3), t(3)),
         ValueError,
