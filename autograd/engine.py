@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from . import anomaly, modes
 from .backend import Array, array_module, as_array, constant, device_of, is_array, on_device_of
 from .function import PLAIN, Context
@@ -62,8 +64,15 @@ def grad(
         if gradient is not None and id(target) in seen:
             gradient = on_device_of(gradient).copy()  # requested twice: two Tensors must not share one array
         seen.add(id(target))
-        results.append(None if gradient is None else Tensor(gradient))
+        results.append(None if gradient is None else _tensor(gradient))
     return results
+
+
+def _tensor(gradient: Array) -> Tensor:
+    """Tensor(gradient) without its checks: a model has hundreds of gradients."""
+    result = Tensor.__new__(Tensor)
+    result.data, result.grad, result.node, result._requires_grad = gradient, None, None, False
+    return result
 
 
 class _Accumulator:
@@ -216,6 +225,9 @@ def _call_backward(node: Context, g: Array) -> list[tuple[Target, Array]]:
 
 def _checked(name: str, i: int, gradient: Any, target: Target) -> Array:
     """Check that a gradient has the shape, dtype and device of its input, and name the operation if it does not."""
+    fits = type(gradient) is np.ndarray and gradient.shape == target.shape and gradient.dtype is target.dtype
+    if fits and target.device == "cpu":  # nearly always
+        return gradient
     if isinstance(gradient, Tensor):
         raise RuntimeError(f"{name}: backward must return arrays, got a Tensor for gradient {i}")
     if not is_array(gradient):

@@ -13,6 +13,7 @@ maps.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -75,9 +76,11 @@ def _positions(maps: Array) -> Array:
 
 def _chunks(maps: Array) -> int:
     """The number of products that mix the maps of a sample: on the CPU, each is small enough for BLAS to be fast."""
-    _, heads, queries, keys = maps.shape
-    if not isinstance(maps, np.ndarray):
-        return 1
+    return _chunks_of(*maps.shape[1:]) if isinstance(maps, np.ndarray) else 1
+
+
+@lru_cache(64)
+def _chunks_of(heads: int, queries: int, keys: int) -> int:
     size = heads * queries * keys
     return next((n for n in range(1, queries) if queries % n == 0 and size <= n * CHUNK), queries)
 

@@ -25,7 +25,7 @@ CUDA_DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2}
 
 def _product_numpy(a: Array, b: Array, out: Array | None, scale: float) -> Array:
     dtype = a.dtype
-    if isinstance(a, np.ndarray) or (out is not None and out.dtype != dtype):
+    if dtype == np.float16 and (isinstance(a, np.ndarray) or (out is not None and out.dtype != dtype)):
         a, b = widened(a), widened(b)
     if scale != 1:
         a, b = (a * a.dtype.type(scale), b) if a.size < b.size else (a, b * b.dtype.type(scale))

@@ -125,7 +125,7 @@ def row_products(x: Array, vector: Array) -> Array:
 
 def as_rows(x: Array) -> Array:
     """(..., n) as (rows, n): a view where strides allow."""
-    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    return x if x.ndim == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
 def _blas_sums(x: Array) -> bool:
@@ -133,7 +133,13 @@ def _blas_sums(x: Array) -> bool:
 
 
 def _blas_product(a: Array, b: Array) -> Array:
-    with np.errstate(invalid="ignore"):  # now and then, OpenBLAS raises this flag for rows that are finite and short
+    """The product of a vector and a matrix, or of matrices.
+
+    Now and then, OpenBLAS raises the flag of an invalid value for rows that are finite and short. `dot` does not look.
+    """
+    if a.ndim < 3 and b.ndim < 3 and isinstance(a, np.ndarray):
+        return a.dot(b)
+    with np.errstate(invalid="ignore"):
         return a @ b
 
 

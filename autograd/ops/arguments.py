@@ -68,7 +68,10 @@ def to_common_dtype(name: str, *xs: Any) -> list[Tensor]:
     Plain arrays and lists take the dtype of the Tensors, and integers that of the floats. Mixed float dtypes are
     usually a mistake and raise, except under `autocast`, where the wider one is used.
     """
-    given = [x for x in xs if isinstance(x, Tensor)] or [as_tensor(xs[0])]
+    first = xs[0]
+    if isinstance(first, Tensor) and all(isinstance(x, Tensor) and x.data.dtype is first.data.dtype for x in xs):
+        return [*xs]  # as in a model
+    given = [x for x in xs if isinstance(x, Tensor)] or [as_tensor(first)]
     floats = [x for x in given if x.dtype in FLOATS]
     like = (floats or given)[0]
     if autocasting() and floats:
