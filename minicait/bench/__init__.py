@@ -64,10 +64,12 @@ class Job:
     def drop_path_rate(self) -> float:
         return find_model(self.model)[1].drop_path_rate if self.stochastic_depth else 0.0
 
-    def gigaflop(self) -> float:
+    def gigaflop(self, made: bool = False) -> float:
         """Floating-point operations of the matrix products in a step, in billions; a multiply-add counts as two.
 
         With stochastic depth it is the mean, without the branches that are dropped.
+
+        made  only those that minicait makes, which may be fewer than the papers count
         """
         config = find_model(self.model)[1]
         multiply_adds: float = config.cost().multiply_adds
@@ -75,6 +77,8 @@ class Job:
             modules = create_model(self.model, drop_path_rate=self.drop_path_rate).named_modules()
             rate = statistics.mean(module.rate for _, module in modules if isinstance(module, DropPath))
             multiply_adds -= rate * (multiply_adds - config.changed(depth=0).cost().multiply_adds)
+        if made:
+            multiply_adds -= config.cost().left_out
         if self.work == "train":  # backward has two products for each of forward, but images need no gradient
             multiply_adds += 2 * multiply_adds - 3 * math.prod(config.img_size) * config.dim
         return 2 * multiply_adds * self.batch / 1e9

@@ -16,15 +16,20 @@ class Cost(NamedTuple):
     multiply_adds: int  # per image, forward; the papers call these FLOPs
     activation_bytes: int  # per image in float32: what forward saves for backward
     forward_bytes: int  # per image without backward: about one block's share of it
+    left_out: int = 0  # those of the multiply-adds that need not be made
 
 
 @dataclass(frozen=True)
 class Part:
-    """Cost of a part of a model: parameters, multiply-adds of one image, and values saved for backward."""
+    """Cost of a part of a model: parameters, multiply-adds of one image, and values saved for backward.
+
+    left_out  multiply-adds that the papers count, and that are not made
+    """
 
     parameters: int = 0
     multiply_adds: int = 0
     saved: int = 0
+    left_out: int = 0
 
     def __add__(self, other: Part) -> Part:
         sums = (getattr(self, name) + getattr(other, name) for name in vars(self))
@@ -40,7 +45,7 @@ def cost_of(stem: Part, blocks: tuple[tuple[int, Part], ...], head: Part) -> Cos
     for count, block in blocks:
         whole += count * block
     largest = stem.saved + max((block.saved for _, block in blocks), default=0)
-    return Cost(whole.parameters, whole.multiply_adds, 4 * whole.saved, 4 * largest)
+    return Cost(whole.parameters, whole.multiply_adds, 4 * whole.saved, 4 * largest, whole.left_out)
 
 
 def linear(tokens: int, inputs: int, outputs: int, bias: bool = True) -> Part:
@@ -67,16 +72,16 @@ def attention(tokens: int, dim: int, heads: int, qkv_bias: bool = True) -> Part:
 def class_attention(tokens: int, dim: int, heads: int, queries: int | None = None) -> Part:
     """Attention of the class token to all tokens, or of several class tokens: `queries`.
 
-    Multiply-adds are those of eqs. 5-9, with keys and values of all tokens. A single query does not compute them, and
-    saves the tokens in their place.
+    A single query computes no keys and values (`kernels.query`), and saves the tokens in their place.
     """
     count = queries or 1
+    left_out = 2 * tokens * dim * dim - 2 * dim * (tokens * (heads - 1) + dim) if queries is None else 0
     saved = tokens * dim + count * (dim + heads * tokens)  # tokens, q, maps
     saved += 2 * heads * dim if queries is None else (2 * tokens + count) * dim  # keys, values, and what q is made of
     project = linear(count, dim, dim)
     key = value = linear(tokens, dim, dim)
     made = project + key + value + project
-    return Part(made.parameters, made.multiply_adds + 2 * count * tokens * dim, saved + count * dim)
+    return Part(made.parameters, made.multiply_adds + 2 * count * tokens * dim, saved + count * dim, left_out)
 
 
 def mlp(tokens: int, dim: int, hidden: int) -> Part:
