@@ -1,5 +1,7 @@
 """CaiT and the table of models."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,8 @@ from autograd import Tensor, ops, random
 from autograd.random import Stream
 from minicait import nn
 from minicait.models.cait import PRESETS, PUBLISHED, CaiT
+
+product_module = sys.modules["autograd.kernels.product"]  # `autograd.kernels.product` is its function
 
 SMALL = {"img_size": 16, "patch_size": 4, "dim": 12, "heads": 3, "depth": 2, "num_classes": 5, "layer_scale": 0.5}
 IMAGES = np.random.default_rng(0).standard_normal((4, 3, 16, 16)).astype(np.float32)
@@ -50,6 +54,21 @@ def test_the_count_is_that_of_the_real_model(name):
     assert model.parameter_count() == model.cost().parameters
     if name == "cait_xxs24_224":
         assert len(model.state_dict()) == 476
+
+
+@pytest.mark.parametrize("name", ["cait_tiny_32", "cait_xxs24_224"])
+def test_the_products_of_a_forward_pass_are_those_that_the_cost_counts(name, monkeypatch):
+    model, made, multiply = minicait.create_model(name), [], product_module._product_numpy
+
+    def counted(a, b, *others):
+        result = multiply(a, b, *others)
+        made.append(result.size * a.shape[-1])
+        return result
+
+    monkeypatch.setattr(product_module, "_product_numpy", counted)
+    with ag.no_grad():
+        model.eval()(np.zeros((1, 3, *model.img_size), np.float32))
+    assert sum(made) == model.cost().multiply_adds - model.cost().left_out
 
 
 def test_the_table():

@@ -30,7 +30,8 @@ def test_every_name(name):
     family, config = find_model(name)
     assert family.presets[name] is config and type(config) is family.model.config_type
     assert family.model.config_type.from_json(json.loads(json.dumps(config.to_json()))) == config
-    assert all(isinstance(n, int) and n > 0 for n in config.cost())
+    *costs, left_out = config.cost()
+    assert all(isinstance(n, int) and n > 0 for n in costs) and 0 <= left_out < config.cost().multiply_adds
     with shapes_only():  # of any size: no weights are drawn
         model = minicait.create_model(name, 10)
     assert type(model) is family.model and models.family_of(model) is family
