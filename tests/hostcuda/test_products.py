@@ -117,7 +117,7 @@ def test_autocast_there_is_autocast_here():
         with ag.autocast():
             for fn, inputs in (
                 (ops.talking_heads_attention, arrays),
-                (lambda *a: ops.query_attention(*a, 2), (x[:, 0], x, w @ w.T, b, w @ w.T, b)),
+                (lambda *a: ops.query_attention(*a, 2), (x[:, 0], x, *[w @ w.T / 8, b] * 2)),
                 (ops.linear_residual, (x, h, w, b, s)),
                 (lambda *a: ops.linear_residual(*a, 2.0, np.array([2, 0])), (x, h[:2], w, b, s)),
                 (ops.linear, (h, w, b)),
