@@ -9,9 +9,9 @@ run by hand. What rows need comes first: a teacher (DeiT-Ti, fine-tuned at 96 pi
 by the LV-ViT that learned the label of the image for every patch. After an interruption, the same command continues.
 Rows that the file of results already has, with the same options and seed, are not measured again.
 
-All is measured with the weights after the last epoch, since the best are chosen on the same validation images: top-1,
-that of each head, and retrieval (`knn` with 20 neighbours). Teachers and annotators have theirs, too. Only `ema_top1`
-is of the running average of the weights.
+Every figure (top-1, that of each head, and retrieval, where `knn` has 20 neighbours) is from the weights after the last
+epoch, because the best ones are selected on the same validation images. Teachers and annotators use their last weights,
+too. Only `ema_top1` uses the averaged weights.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ ROWS = [
     Row("recipe", "LAMB, BCE, 3-Augment", f"--preset deit_mini --recipe small-deit3 {MIXED}"),
     Row("tokens", "class token alone", f"{TOKENS} --set token_weight=0"),
     Row("tokens", "label of the image for every patch", TOKENS),
-    Row("tokens", "label maps by this model", f"{TOKENS} --token-labels {{own_labels}}"),
+    Row("tokens", "label maps by the LV-ViT above", f"{TOKENS} --token-labels {{own_labels}}"),
     Row("tokens", "label maps by the teacher", f"{TOKENS} --token-labels {{labels}}"),
     Row("grafit", "cross entropy", f"--preset deit_mini {GRAFIT} --set loss=cross_entropy"),
     Row("grafit", "neighbours", f"--preset grafit_deit_mini {GRAFIT} --set instance_weight=0 --set repeats=1"),
@@ -77,7 +77,7 @@ class Experiment:
         self.out = args.out / f"{'shapes' if args.quick else 'imagenette'}-{args.epochs}-epochs/seed-{seed}"
         self.images = "--data shapes --train-images 512" if args.quick else "--data imagenette"
         self.data = f"{self.images} {'--val-images 200' if args.quick else '--keep-side 96'}"
-        self.names = {"weights": args.weights, "groups": "shapes" if args.quick else "imagenette"}
+        self.names = {"weights": _quoted(args.weights), "groups": "shapes" if args.quick else "imagenette"}
 
     def measured(self, row: Row) -> dict[str, Any]:
         """Train a row, unless that is done, and measure it."""
@@ -90,8 +90,8 @@ class Experiment:
         if "distilled" in row.options or "lvvit" in row.options:
             result["heads"] = self.heads(folder / LAST)
         if row.question == "grafit":
-            where = f"--seed {self.seed} --groups {self.names['groups']} --out {folder}/neighbours.png"
-            found = _minicait(f"retrieve --weights {folder / LAST} {self.data} {where} --json")
+            where = f"--seed {self.seed} --groups {self.names['groups']} --out {_quoted(folder)}/neighbours.png"
+            found = _minicait(f"retrieve --weights {_quoted(folder / LAST)} {self.data} {where} --json")
             names = "map_cos", "map_conditioned", "map_oracle", "coarse", "mean_cosine", "spread"
             result |= {name: found[name] for name in names}
             result["knn"] = found["knn"][K]
@@ -99,15 +99,16 @@ class Experiment:
 
     def trained(self, row: Row, epochs: int) -> Path:
         """The folder of a row's run, after its last epoch."""
-        digest = hashlib.sha256(row.options.encode()).hexdigest()[:8]  # other options, another run
+        from_weights = any(name in row.options for name in ("{weights}", "{teacher}", "{labels}"))
+        digest = _digest(row.options, self.names["weights"] if from_weights else "")  # other options, another run
         parent = self.out / row.question / f"{row.name.replace(' ', '-').replace(',', '')}-{digest}"
         if not (folders := sorted(parent.glob("*/checkpoint.safetensors"))):
             options = row.options.format(**self.needed(row))
-            _minicait(f"train {options} {self.data} --epochs {epochs} --seed {self.seed} --out {parent}")
+            _minicait(f"train {options} {self.data} --epochs {epochs} --seed {self.seed} --out {_quoted(parent)}")
             return next(parent.glob("*/checkpoint.safetensors")).parent
         folder, log = folders[0].parent, folders[0].with_name("log.csv")
         if not log.is_file() or len(log.read_text(encoding="utf-8").splitlines()) <= epochs:
-            _minicait(f"train --resume {folder}")
+            _minicait(f"train --resume {_quoted(folder)}")
         return folder
 
     def needed(self, row: Row) -> dict[str, Any]:
@@ -115,16 +116,15 @@ class Experiment:
         names = dict(self.names)
         if "{teacher}" in row.options or "{labels}" in row.options:
             teacher, epochs = (QUICK_TEACHER, 1) if self.quick else (TEACHER, 3)
-            names["teacher"] = self.trained(teacher, epochs) / LAST
+            names["teacher"] = _quoted(self.trained(teacher, epochs) / LAST)
         if "{labels}" in row.options:
             names["labels"] = self.labelled("labels", f"{names['teacher']} --cells 5")
         if "{own_labels}" in row.options:
-            annotator = self.trained(ANNOTATOR, self.epochs) / LAST
-            names["own_labels"] = self.labelled("own-labels", str(annotator))
+            names["own_labels"] = self.labelled("own-labels", _quoted(self.trained(ANNOTATOR, self.epochs) / LAST))
         return names
 
-    def labelled(self, name: str, annotator: str) -> Path:
-        path = self.out / f"{name}.safetensors"
+    def labelled(self, name: str, annotator: str) -> str:
+        path = _quoted(self.out / f"{name}-{_digest(annotator)}.safetensors")
         _minicait(f"label-tokens --weights {annotator} {self.images} --seed {self.seed} --out {path}")
         return path
 
@@ -148,6 +148,14 @@ class Experiment:
             for name, logits in heads.items():
                 right[name] += int((logits.argmax(1) == batch.labels).sum())
         return {name: round(count / len(images), 3) for name, count in right.items()}
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("".join(texts).encode()).hexdigest()[:8]
+
+
+def _quoted(path: str | Path) -> str:
+    return shlex.quote(str(path))
 
 
 def _minicait(command: str) -> Any:
@@ -183,7 +191,7 @@ def main() -> int:
     if not args.quick:
         open_pretrained(args.weights)  # downloads them now, or says what is wrong, and not after an hour
     path = args.results or (None if args.quick else Path("docs/results/training.json"))
-    settings = {"epochs": args.epochs}
+    settings = {"epochs": args.epochs, "teacher": Path(args.weights).name.removesuffix(".safetensors")}
     results, machine = _saved(path, settings)
     for seed in map(int, args.seeds.split(",")):
         experiment = Experiment(args, seed)
@@ -199,11 +207,13 @@ def main() -> int:
     return 0
 
 
-def _saved(path: Path | None, settings: dict[str, int]) -> tuple[list[dict[str, Any]], str]:
+def _saved(path: Path | None, settings: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
     """Results so far of rows that are still the same, and the machine they are from."""
     if path is None or not path.is_file():
         return [], ""
     saved = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(saved, dict) or not {"settings", "results", "machine"} <= saved.keys():
+        raise ValueError(f"{path} is not a file of results of this experiment; choose another with --results")
     if saved["settings"] != settings:
         raise ValueError(f"{path} has results of {saved['settings']}, not {settings}; choose another with --results")
     rows = {row[:3] for row in ROWS}

@@ -48,13 +48,13 @@ def test_dropped_branches_are_not_counted(name, rate):
 
 def test_stochastic_depth_is_the_presets(capsys):
     assert main([*TINY[:1], *TINY[3:], "--model", "cait_small_32", "--stochastic-depth"]) == 0
-    assert "cait_small_32, batch 4, training step with stochastic depth, 1 threads" in capsys.readouterr().out
+    assert "cait_small_32, batch 4, training step with stochastic depth, 1 thread," in capsys.readouterr().out
 
 
 def test_the_table(capsys):
     assert main(TINY) == 0
     text = capsys.readouterr().out
-    assert "cait_tiny_32, batch 4, training step, 1 threads" in text and "images/s" in text and "% reached" in text
+    assert "cait_tiny_32, batch 4, training step, 1 thread," in text and "images/s" in text and "% reached" in text
 
 
 def test_the_profile(capsys):
@@ -81,7 +81,8 @@ def test_profiling_leaves_no_trace():
      (["--device", "gpu"], "unknown device 'gpu'"),
      (["--device", "cpu", "--precision", "fp16"], "--precision fp16 is for GPUs; a CPU is fastest with fp32"),
      (["--device", "cuda", "--profile"], "--profile needs the CPU"),
-     (["--work", "folder", "--profile"], "--profile is of operations"),
+     (["--work", "folder", "--profile"], "--profile times operations of the model; choose --work train"),
+     (["--profile", "--threads", "2"], "--profile runs on one thread; leave out --threads"),
      (["--work", "predict", "--stochastic-depth"], "stochastic depth is for training"),
      (["--model", "cait_tiny_32", "--stochastic-depth"], "cait_tiny_32 is trained without stochastic depth"),
      (["--table", "--batch", "4"], "--table has rows of its own; leave out --batch"),

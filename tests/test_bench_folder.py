@@ -101,7 +101,7 @@ def test_the_folder_is_drawn_and_removed():
 
 def test_throughput_of_a_folder(capsys):
     assert main([*TINY, "--batch", "3"]) == 0
-    assert "cait_tiny_32, batch 3, prediction of JPEG files, 1 threads" in capsys.readouterr().out
+    assert "cait_tiny_32, batch 3, prediction of JPEG files, 1 thread," in capsys.readouterr().out
     assert main([*TINY, "--batch", "3", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["batch"] == 3 and result["folder"] is None and "on_cores" not in result

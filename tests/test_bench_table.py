@@ -28,7 +28,7 @@ def test_table(monkeypatch, capsys):
     monkeypatch.setattr(table, "ROWS", SMALL)
     assert main(RUN) == 0
     head, columns, *rows = capsys.readouterr().out.splitlines()
-    assert head.startswith("1 threads, 1 rounds, ") and columns.split() == [
+    assert head.startswith("1 thread, 1 round, ") and columns.split() == [
         "ours",
         "theirs",
         "times",

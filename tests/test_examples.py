@@ -3,6 +3,7 @@
 import argparse
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -69,23 +70,32 @@ def test_the_training_experiment_keeps_what_is_measured(monkeypatch, tmp_path):
     assert saved["machine"] == "a laptop" and saved["command"].endswith("--seeds 0,1") and len(saved["results"]) == 4
     with pytest.raises(ValueError, match="has results of"):
         run("--epochs", 7)
+    with pytest.raises(ValueError, match="has results of"):
+        run("--weights", "another.safetensors")
     assert json.loads(path.read_text()) == saved
+    path.write_text("{}")
+    with pytest.raises(ValueError, match="is not a file of results"):
+        run()
 
 
 def test_options_of_a_row_name_its_folder(monkeypatch, tmp_path):
     module = example("training_experiment")
-    experiment = module.Experiment(argparse.Namespace(out=tmp_path, quick=True, epochs=1, weights=""), 0)
     outs = []
 
     def fake(command):
-        outs.append(command.rpartition("--out ")[2])
+        if "--resume" in command:  # it was there
+            return
+        outs.append(shlex.split(command)[-1])
         (Path(outs[-1]) / "run").mkdir(parents=True)
         (Path(outs[-1]) / "run/checkpoint.safetensors").touch()
 
     monkeypatch.setattr(module, "_minicait", fake)
-    for options in ("--preset deit_mini", "--preset resmlp_mini"):
-        experiment.trained(module.Row("recipe", "a row", options), 1)
-    assert len({*outs}) == 2
+    for weights in ("one", "two"):
+        for options in ("--preset deit_mini", "--preset resmlp_mini", "--weights {weights}"):
+            names = argparse.Namespace(out=tmp_path / "a folder", quick=True, epochs=1, weights=weights)
+            module.Experiment(names, 0).trained(module.Row("recipe", "a row", options), 1)
+    assert len(outs) == len({*outs}) == 4  # the weights are another only for the row that names them
+    assert all(out.startswith(f"{tmp_path}/a folder/") for out in outs)
 
 
 def test_what_the_training_experiment_measures(monkeypatch, tmp_path):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..backend import Array, array_module
-from .exponential import UNIT
+from .exponential import EXP, UNIT
 from .launch import launch_rows, on_gpu
 from .sums import row_dots, row_sums, total, widened
 
@@ -27,7 +27,7 @@ def _softmax_of_rows_numpy(x: Array, unit: float) -> Array:
     """Do not subtract the maximum if the sums of the exponentials show that there was no need to."""
     if isinstance(x, np.ndarray) and x.dtype != np.float16 and x.size:
         with np.errstate(over="ignore", invalid="ignore"):
-            y = np.exp(x) if unit == 1 else np.exp2(x)
+            y = np.exp(x) if unit == 1 else getattr(np, EXP)(x)
             sums = row_sums(y)
         if sums.min() > 1 / LARGE and sums.max() < LARGE:
             y /= sums

@@ -81,7 +81,9 @@ def _bench(args: argparse.Namespace) -> int:
     if args.profile and args.device not in (None, "cpu"):
         raise ValueError("--profile needs the CPU: on a GPU, operations overlap")
     if args.profile and work == "folder":
-        raise ValueError("--profile is of operations; the files of --work folder have none")
+        raise ValueError("--profile times operations of the model; choose --work train or predict")
+    if args.profile and args.threads not in (None, 1):
+        raise ValueError("--profile runs on one thread; leave out --threads")
     device = "cpu" if args.profile else options.device(args)
     batch = args.batch or (FILES if work == "folder" else BATCH)
     job = Job(name, batch, work, threads, args.micro_batch, device, args.precision or "fp32", args.stochastic_depth)
@@ -92,8 +94,8 @@ def _bench(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(found))
         return 0
-    where = f"{job.threads} threads" if job.device == "cpu" else f"{job.device}, {job.precision}"
-    print(f"{_title(job)}, {where}, {args.rounds} rounds, {platform.machine()}")
+    where = _count(job.threads, "thread") if job.device == "cpu" else f"{job.device}, {job.precision}"
+    print(f"{_title(job)}, {where}, {_count(args.rounds, 'round')}, {platform.machine()}")
     print(f"{'':16s} {'min':>9s} {'median':>9s} {'images/s':>9s} {'GFLOP/s':>9s} {'peak memory':>12s}")
     for side in sides:
         least, median, speed = min(side.seconds), side.median, job.batch / side.median
@@ -108,6 +110,10 @@ def _bench(args: argparse.Namespace) -> int:
     if "on_cores" in found:
         _print_cores(sides[0].parent_cpu, sides[0].worker_cpu, found)
     return 0
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}{'' if number == 1 else 's'}"
 
 
 def _title(job: Any) -> str:
@@ -137,7 +143,8 @@ def _table(threads: int, rounds: int, against: str | None, as_json: bool) -> int
     failed = False
     for number, (row, result) in enumerate(rows):
         if not number:  # once the first is measured: an error of all rows needs no head of a table
-            print(f"{threads} threads, {rounds} rounds, {platform.machine()}, minicait beside {against or 'nothing'}")
+            sizes = f"{_count(threads, 'thread')}, {_count(rounds, 'round')}"
+            print(f"{sizes}, {platform.machine()}, minicait beside {against or 'nothing'}")
             print(f"{'':64s} {'ours':>9s} {'theirs':>9s} {'times':>6s} {'memory':>7s} {'floor':>6s}")
         failed |= "error" in result
         print(f"{_title(row):64s} {result.get('error') or _cells(result)}", flush=True)

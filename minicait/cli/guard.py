@@ -32,7 +32,8 @@ def in_flags(message: str) -> str:
     """Replace parameter names by flags: "batch_size=8" becomes "--batch-size 8". A damaged file has no flags."""
     if "is damaged" in message:
         return message
-    own = message.removeprefix("recipe: ")
+    own = message.removeprefix("Trainer: ").removeprefix("recipe: ")
+    own = own.replace("needs a teacher", "needs --teacher FILE")
     if own != message and own.startswith("crop_ratio"):  # is an option of eval, but not of train
         return own
     return _NAMED.sub(lambda found: f"{flag(found[1])} ", own)

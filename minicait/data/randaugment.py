@@ -1,4 +1,4 @@
-"""RandAugment (Cubuk et al., 2020): two random operations per image, out of fifteen, of about the same strength.
+"""RandAugment (Cubuk et al., 2020): two random operations out of fifteen, each applied with a chance of one half.
 
 DeiT and CaiT were trained with this variant, `rand-m9-mstd0.5-inc1`. "inc" stands for increasing: a larger magnitude
 always distorts more. In the original, some operations such as posterising went the other way.

@@ -165,10 +165,9 @@ class Gradients:
             return constant(x, like=state.like)
 
         images, targets = beside(images), {name: beside(values) for name, values in targets.items()}
-        for values in targets.values():
+        for name, values in targets.items():
             if len(images) != len(values) or not len(images):
-                got = f"{len(images)} images need as many targets, at least one, got {len(values)}"
-                raise ValueError(f"{got}")
+                raise ValueError(f"{len(images)} images need as many {name}, at least one, got {len(values)}")
         return images, targets
 
     def _micro_batch(self, images: Array) -> int:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import Any, ClassVar
 
 from autograd import Tensor, ops
 from autograd.backend import Array, array_module
@@ -43,16 +43,8 @@ def objective_for(recipe: Recipe) -> Objective:
     return labels
 
 
-class _Mean:
-    """Tells the trainer that the loss is a mean over samples, if that for the labels is one, so it skips the check."""
-
-    @property
-    def is_mean(self) -> bool:
-        return getattr(getattr(self, "labels", None), "is_mean", not hasattr(self, "labels"))
-
-
 @dataclass(frozen=True)
-class _Labels(_Mean):
+class _Labels:
     """A loss between logits and labels, the labels smoothed, for every head that learns from labels.
 
     A second head learns from them, too, unless it has a teacher: evaluation averages both. A model that classifies
@@ -61,6 +53,7 @@ class _Labels(_Mean):
 
     smoothing: float = 0.0
     token_weight: float = 0.5
+    is_mean: ClassVar[bool] = True  # over samples, so the trainer need not check that
 
     def loss(self, logits: Tensor, labels: Array) -> Tensor:
         raise TypeError(f"{type(self).__name__} needs a method loss(self, logits, labels)")
@@ -109,11 +102,19 @@ def _student(outputs: Outputs) -> Tensor:
 
 
 @dataclass(frozen=True)
-class HardDistillation(_Mean):
-    """(1 - w) loss(student, labels) + w CE(student, argmax teacher)."""
+class _Distillation:
+    """A loss for the labels and one for a teacher: a mean over samples if that for the labels is one."""
 
     labels: Objective
     weight: float = 0.5
+
+    @property
+    def is_mean(self) -> bool:
+        return getattr(self.labels, "is_mean", False)
+
+
+class HardDistillation(_Distillation):
+    """(1 - w) loss(student, labels) + w CE(student, argmax teacher)."""
 
     def __call__(self, outputs: Outputs, targets: Targets) -> Tensor:
         learned = ops.cross_entropy(_student(outputs), targets["teacher"].argmax(-1))
@@ -121,15 +122,13 @@ class HardDistillation(_Mean):
 
 
 @dataclass(frozen=True)
-class SoftDistillation(_Mean):
+class SoftDistillation(_Distillation):
     """(1 - w) loss(student, labels) + w T^2 KL(softmax(teacher / T) || softmax(student / T)), a mean over samples.
 
     The thesis writes KL with its arguments exchanged. The reference code has them as here, and divides by samples times
     classes, which for 1000 classes makes it a thousand times weaker.
     """
 
-    labels: Objective
-    weight: float = 0.5
     temperature: float = 3.0
 
     def __call__(self, outputs: Outputs, targets: Targets) -> Tensor:

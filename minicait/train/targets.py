@@ -31,7 +31,9 @@ def check_recipe(recipe: Recipe, model: Module, taught: bool, own_objective: boo
     if r.distillation is None and taught:
         raise ValueError("Trainer: a teacher needs a recipe with distillation=hard or distillation=soft")
     if r.mix_token and not hasattr(model, "mix_token"):
-        raise ValueError(f"Trainer: mix_token needs a model that mixes tokens, such as LV-ViT, got {kind}")
+        raise ValueError(
+            f"Trainer: mix_token needs a model that mixes tokens, such as LV-ViT, got {kind}; set mix_token=false"
+        )
     if r.mix_token and taught:
         raise ValueError("Trainer: mix_token mixes inside the model, where a teacher cannot see it; use one of them")
     if not own_objective and r.token_weight != Recipe.token_weight and not getattr(model, "classifies_patches", False):

@@ -6,10 +6,10 @@ worker (thread, process or rank) owns a contiguous range of leaves, and adds up 
 lie within its range. Then the nodes of all workers are added, in the same tree. So the sum has the same bits for any
 number of workers. (A GPU is one worker, and its batch one leaf.)
 
-    leaves   0   1   2   3   4          worker A: 0 1 2  ->  nodes (0 1), 2
-              \ /     \ /    |          worker B: 3 4    ->  nodes 3, 4
+    leaves   0   1   2   3   4          worker A: 0 1    ->  node (0 1)
+              \ /     \ /    |          worker B: 2 3 4  ->  nodes (2 3), 4
               (01)    (23)   |
-                 \    /      |          then 2 += 3,  (0 1) += (2 3),  (0 1 2 3) += 4
+                 \    /      |          then (0 1) += (2 3),  (0 1 2 3) += 4
                  (0123)      |
                       \     /
                         sum

@@ -3,7 +3,8 @@
 Threads of one process take turns at Python's lock, and with a small model, whose calls into NumPy are short, they often
 wait for it. Processes do not. They are forked from this one, so they have the model without a copy; before that, its
 weights move to shared memory, so that workers see each other's updates. Batches, gradients, and what the optimiser
-keeps are in shared memory, too: only references to them go through a pipe, and losses.
+keeps are in shared memory, too. Through a pipe go references to them, the settings of the modules, losses, and features
+that an objective keeps.
 """
 
 from __future__ import annotations
@@ -90,8 +91,8 @@ def can_fork() -> bool:
 class Processes:
     """Forked processes, each with its copy of `state`. Sweeps over arrays in the memory they share are their work, too.
 
-    They see what is written into the tensors they were forked with, which must be in that memory. Of other changes of
-    the model they must be told.
+    They see what is written into the tensors they were forked with, which must be in that memory. They must be told
+    about other changes to the model.
     """
 
     def __init__(self, count: int, state: Any, tensors: Mapping[str, Tensor], memory: SharedMemory) -> None:

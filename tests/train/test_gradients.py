@@ -164,8 +164,8 @@ def test_ctrl_c_and_errors_end_the_threads_at_once(error):
 @pytest.mark.parametrize(
     ("images", "targets", "options", "sentence"),
     [
-        (IMAGES, LABELS[:3], {}, "11 images need as many targets, at least one, got 3"),
-        (IMAGES[:0], LABELS[:0], {}, "0 images need as many targets"),
+        (IMAGES, LABELS[:3], {}, "11 images need as many labels, at least one, got 3"),
+        (IMAGES[:0], LABELS[:0], {}, "0 images need as many labels"),
         (IMAGES, LABELS, {"micro_batch": -1}, "micro_batch must be at least 1, got -1"),
     ],
 )

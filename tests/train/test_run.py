@@ -72,7 +72,7 @@ def test_smoke_and_overfit(tmp_path, capsys):
         (["--precision", "fp16"], "this run needs a GPU for fp16 (a CPU is fastest with fp32), but "),
         (["--set", "precision=tf32"], "this run needs a GPU for tf32"),
         (["--set", "precision=fp8"], "precision must be fp32, tf32 or fp16, got 'fp8'"),
-        (["--set", "distillation=soft"], "distillation=soft needs a teacher"),
+        (["--set", "distillation=soft"], "minicait: distillation=soft needs --teacher FILE"),
         (["--set", "token_weight=1"], "token_weight is for a model that classifies patches, such as LV-ViT, got CaiT"),
         (["--recipe", "small-grafit"], "CaiT needs loss=cross_entropy or loss=bce, got loss=neighbours"),
         (["--out", "/dev/null/x"], "/dev/null/x cannot be read or written: Not a directory"),

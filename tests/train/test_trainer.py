@@ -50,7 +50,7 @@ def test_bad_input():
         Trainer(small(), Recipe(label_smoothing=0.1)).step(images, labels - labels.min() - 1)
     with pytest.raises(TypeError, match=r"train_loader must be a minicait\.data\.Loader"):
         Trainer(small()).fit([(images, labels)], [(images, labels)])
-    with pytest.raises(ValueError, match="8 images need as many targets, at least one, got 3"):
+    with pytest.raises(ValueError, match="8 images need as many labels, at least one, got 3"):
         Trainer(small()).step(images, labels[:3])
     for options in ({"recipe": Recipe(distillation="hard")}, {"teacher": small()}):
         with pytest.raises(ValueError, match=r"needs a teacher|a teacher needs a recipe with"):

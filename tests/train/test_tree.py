@@ -49,7 +49,10 @@ def test_one_bracketing_for_any_number_of_workers():
 
 def test_the_tree_of_the_docstring():
     assert sum_of(5, 2) == (((0, 1), (2, 3)), 4)
-    assert [node[:2] for node in fold(range(3), *[lambda *_: None] * 3)] == [(1, 0), (0, 2)]
+    shares = even_ranges(5, 2)
+    assert shares == [range(2), range(2, 5)]
+    nodes = [[node[:2] for node in fold(own, *[lambda *_: None] * 3)] for own in shares]
+    assert nodes == [[(1, 0)], [(1, 2), (0, 4)]]
     assert Node(0, 1, None).joins(Node(0, 0, None)) and not Node(0, 2, None).joins(Node(0, 1, None))
 
 
