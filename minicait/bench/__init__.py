@@ -18,6 +18,7 @@ from typing import Any
 
 from ..models import create_model, find_model
 from ..nn.layers import DropPath
+from .batch import CLASSES
 from .folder import drawn_folder
 
 WORK = {"train": "training step", "predict": "prediction", "folder": "prediction of JPEG files"}
@@ -71,7 +72,7 @@ class Job:
 
         made  only those that minicait makes, which may be fewer than the papers count
         """
-        config = find_model(self.model)[1]
+        config = find_model(self.model)[1].changed(num_classes=CLASSES)
         multiply_adds: float = config.cost().multiply_adds
         if self.stochastic_depth:
             modules = create_model(self.model, drop_path_rate=self.drop_path_rate).named_modules()
@@ -79,7 +80,7 @@ class Job:
             multiply_adds -= rate * (multiply_adds - config.changed(depth=0).cost().multiply_adds)
         if made:
             multiply_adds -= config.cost().left_out
-        if self.work == "train":  # backward has two products for each of forward, but images need no gradient
+        if self.work == "train":  # backward has two products for each of forward; images, cut into patches, need none
             multiply_adds += 2 * multiply_adds - 3 * math.prod(config.img_size) * config.dim
         return 2 * multiply_adds * self.batch / 1e9
 
