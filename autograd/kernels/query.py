@@ -10,6 +10,8 @@ maps (B, heads, N). The weights may be float32 beside float16 tokens.
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..backend import Array, array_module
 from .product import product
 from .softmax import softmax_of_rows, softmax_of_rows_grad
@@ -20,11 +22,11 @@ def query_attention(
     q: Array, z: Array, weight_k: Array, weight_v: Array, bias_v: Array, heads: int
 ) -> tuple[Array, Array, Array, Array]:
     """The result, the maps a, and for the gradient (W_k^T q) / sqrt(c) and a z, both (B, heads, d)."""
-    keys, values = (_of_heads(w.astype(q.dtype, copy=False), heads, 0) for w in (weight_k, weight_v))
-    queries = product(_of_heads(q, heads, 1), keys, scale=_scale(q, heads)).swapaxes(0, 1)
+    w_k, w_v = (_split_weight(w, heads, q.dtype) for w in (weight_k, weight_v))
+    queries = product(_split_heads(q, heads), w_k, scale=_scale(q, heads)).swapaxes(0, 1)
     maps = softmax_of_rows(product(queries, z.swapaxes(1, 2)))
     means = product(maps, z)
-    y = product(means.swapaxes(0, 1), values.swapaxes(1, 2)).swapaxes(0, 1).reshape(q.shape)
+    y = product(means.swapaxes(0, 1), w_v.swapaxes(1, 2)).swapaxes(0, 1).reshape(q.shape)
     y += bias_v
     return y, maps, queries, means
 
@@ -34,13 +36,13 @@ def query_attention_grad(
 ) -> tuple[Array, ...]:
     """Gradients for q, z, weight_k, bias_k (zero, see above), weight_v and bias_v."""
     xp, heads, scale, wide = array_module(g), maps.shape[1], _scale(q, maps.shape[1]), wide_dtype(g)
-    keys, values = (_of_heads(w.astype(q.dtype, copy=False), heads, 0) for w in (weight_k, weight_v))
-    g_heads, q_heads = _of_heads(g, heads, 1), _of_heads(q, heads, 1)
-    dmeans = product(g_heads, values).swapaxes(0, 1)
+    w_k, w_v = (_split_weight(w, heads, q.dtype) for w in (weight_k, weight_v))
+    g_heads, q_heads = _split_heads(g, heads), _split_heads(q, heads)
+    dmeans = product(g_heads, w_v).swapaxes(0, 1)
     dscores = softmax_of_rows_grad(product(dmeans, z.swapaxes(1, 2)), maps)
     dz = product(xp.concatenate([maps, dscores], 1).swapaxes(1, 2), xp.concatenate([dmeans, queries], 1))
     dqueries = product(dscores, z).swapaxes(0, 1)
-    dq = product(dqueries, keys.swapaxes(1, 2), scale=scale).swapaxes(0, 1).reshape(q.shape)
+    dq = product(dqueries, w_k.swapaxes(1, 2), scale=scale).swapaxes(0, 1).reshape(q.shape)
     dweight_k = product(q_heads.swapaxes(1, 2), dqueries, scale=scale, dtype=wide).reshape(weight_k.shape)
     dweight_v = product(g_heads.swapaxes(1, 2), means.swapaxes(0, 1), dtype=wide).reshape(weight_v.shape)
     dbias_v = sum_over_rows(g, wide)
@@ -48,11 +50,14 @@ def query_attention_grad(
     return dq, dz, *(a.astype(weight_k.dtype, copy=False) for a in of_parameters)
 
 
-def _of_heads(x: Array, heads: int, axis: int) -> Array:
-    """Cut the axis that has the heads: (d, d) to (heads, c, d), or (B, d) to (heads, B, c)."""
-    if axis == 0:
-        return x.reshape(heads, len(x) // heads, x.shape[1])
+def _split_heads(x: Array, heads: int) -> Array:
+    """(B, d) viewed as (heads, B, c)."""
     return x.reshape(len(x), heads, x.shape[1] // heads).swapaxes(0, 1)
+
+
+def _split_weight(weight: Array, heads: int, dtype: Any) -> Array:
+    """(d, d) viewed as (heads, c, d), cast if it is wider than the tokens."""
+    return weight.astype(dtype, copy=False).reshape(heads, -1, weight.shape[1])
 
 
 def _scale(q: Array, heads: int) -> float:

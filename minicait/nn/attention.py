@@ -85,6 +85,6 @@ class ClassAttention(Attention):
             patches = z[:, self.several :]
             q, k, v = self.q(z[:, : self.several]), self.k(patches), self.v(patches)
             return ops.attention(q, k, v, self.heads, observe=observe)
-        keys, values = (self.k.weight, self.k.bias), (self.v.weight, self.v.bias)
-        y = ops.query_attention(self.q(z[:, 0]), z, *keys, *values, self.heads, observe=observe)
+        parameters = self.k.weight, self.k.bias, self.v.weight, self.v.bias
+        y = ops.query_attention(self.q(z[:, 0]), z, *parameters, self.heads, observe)
         return y.reshape(z.shape[0], 1, z.shape[2])

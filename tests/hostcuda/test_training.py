@@ -49,10 +49,12 @@ def test_losses_are_those_of_the_cpu(batch, precision, tolerance):
     assert gpu.scaler.skipped == cpu.scaler.skipped == 0
     assert here[-1] < here[0] and gpu.device == "cuda:0" and cpu.device == "cpu"
     averages = [{k: np.asarray(Tensor(v).numpy()) for k, v in t.ema.average.items()} for t in (cpu, gpu)]
-    far = np.concatenate([np.abs(averages[1][name] - value).ravel() > max(1e-4, tolerance)
-                          for name, value in averages[0].items() if not name.endswith("proj_l.bias")])  # fmt: skip
-    # Adam takes full steps along gradients that are mere rounding: all of proj_l.bias, and a few values in float16
-    assert far.mean() <= (1e-3 if precision == "fp16" else 0)
+    # Adam takes full steps along gradients that are mere rounding: all of proj_l.bias, and in float16 a value or two
+    apart = {name: np.abs(averages[1][name] - value) for name, value in averages[0].items()
+             if not name.endswith("proj_l.bias")}  # fmt: skip
+    close, steps = max(1e-4, tolerance), 4 * 3e-3
+    assert sum(np.sum(a > close) for a in apart.values()) <= (2 if precision == "fp16" else 0)
+    assert all(a.max() < steps for a in apart.values())
 
 
 def test_gradients_are_those_of_the_cpu(batch):
