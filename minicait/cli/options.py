@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 from autograd import cuda
@@ -15,6 +16,7 @@ from ..run.plan import absolute
 from ..text import printable
 from ..train.recipe import PRODUCTS
 
+MAX_CLASSES_FILE = 1_000_000  # bytes
 THREADS_PER_CPU = 4  # more only take memory
 PUBLISHED = "cait_xxs24_224, deit3_small_patch16_224.in21k, ..."
 DATA = "shapes, imagenette, imagenette-320, imagenette-full, or a folder with a folder for each class"
@@ -46,6 +48,8 @@ def add_data(group: Any, val_fraction: float | None) -> None:
     add("--val-fraction", type=float, default=val_fraction, metavar="F",
         help=f"share of a folder without val/ that is for validation (default: {share})")  # fmt: skip
     add("--val-images", type=int, metavar="N", help="use at most N validation images (default: all, or 500 shapes)")
+    add("--classes", metavar="LIST", help="only these classes: n01440764,n02102040,... or tench,church,..., or a file "
+        "with one in each line (default: all)")  # fmt: skip
     add(
         "--groups",
         metavar="NAME",
@@ -76,7 +80,24 @@ def add_precision(group: Any) -> None:
 def source(args: argparse.Namespace, **more: Any) -> Source:
     own = {"val_images": args.val_images, "val_fraction": args.val_fraction, "keep_side": args.keep_side}
     own["groups"] = absolute(args.groups)
-    return Source(args.data, args.difficulty, **own, **more)
+    return Source(args.data, args.difficulty, classes=class_list(args.classes), **own, **more)
+
+
+def class_list(text: str | None) -> list[str] | None:
+    """Names from a list with commas, or from the lines of a file."""
+    if text is None:
+        return None
+    path = Path(text)
+    if path.is_file() and path.stat().st_size > MAX_CLASSES_FILE:
+        raise ValueError(f"{path} is too large for a list of classes: it has more than {MAX_CLASSES_FILE:,} bytes")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else text.split(",")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not a list of classes in UTF-8") from error
+    names = [line.strip() for line in lines if line.strip()]
+    if len(names) != len(set(names)):
+        raise ValueError(f"--classes names {next(n for n in names if names.count(n) > 1)} twice")
+    return names
 
 
 def machine(args: argparse.Namespace) -> dict[str, Any]:

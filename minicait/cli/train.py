@@ -73,6 +73,8 @@ def add_to(commands: Any) -> None:
     add("--out", type=Path, default=Path("runs"), help="folder of runs (default: %(default)s)")
     add("--resume", type=Path, metavar="FOLDER", help="resume a run, bit for bit")
     options.add_machine(run)
+    add("--evaluate-every", type=int, metavar="N", help="epochs from one evaluation to the next; the last is always "
+        "evaluated (default: as often as takes a twentieth of the time)")  # fmt: skip
     add("--checkpoint-batches", type=int, default=100, metavar="N",
         help="write a checkpoint every N batches (default: %(default)s)")  # fmt: skip
     add("--runs", type=int, default=1, metavar="N", help="train with N seeds, and print mean and standard deviation")
@@ -82,7 +84,7 @@ def add_to(commands: Any) -> None:
 
 
 def _train(args: argparse.Namespace) -> int:
-    options.check_positive(args, "runs", "checkpoint_batches", "img_size", "patch_size")
+    options.check_positive(args, "runs", "checkpoint_batches", "evaluate_every", "img_size", "patch_size")
     machine = {**options.machine(args), "checkpoint_batches": args.checkpoint_batches}
     given = [name for name, default in args.defaults.items() if getattr(args, name) != default]
     if args.resume is not None and (planned := [options.flag(name) for name in given if name not in NOT_PLANNED]):
@@ -142,8 +144,8 @@ def _plan(args: argparse.Namespace, seed: int) -> Plan:
         plain = {"label_smoothing": 0.0, "mixup": 0.0, "cutmix": 0.0, "weight_decay": 0.0, "constant_lr": True}
         views = chosen.repeats if chosen.loss == "neighbours" else 1
         chosen = chosen.changed(epochs=60, augmentation=Augmentation(), repeats=views, **plain)
-    sizes = {"epochs": args.epochs, "batch_size": args.batch_size}
-    chosen = with_settings(chosen.changed(**sizes, lr=args.lr, precision=args.precision, seed=seed), args.set)
+    given = {"epochs": args.epochs, "batch_size": args.batch_size, "lr": args.lr, "precision": args.precision}
+    chosen = with_settings(chosen.changed(**given, seed=seed), args.set)
     data = options.source(args, train_images=args.train_images)
     if data.data not in NAMED:
         data = replace(data, data=str(Path(data.data).resolve()))  # so that a run resumes from any folder
@@ -153,7 +155,8 @@ def _plan(args: argparse.Namespace, seed: int) -> Plan:
         data = replace(data, train_images=chosen.batch_size)
     weights, teacher = absolute(args.weights), absolute(args.teacher)
     labels = None if args.token_labels is None else str(Path(args.token_labels).resolve())
-    return Plan(chosen, data, model, args.img_size, patch, weights, teacher, args.overfit_one_batch, labels)
+    sizes = args.img_size, patch
+    return Plan(chosen, data, model, *sizes, weights, teacher, args.overfit_one_batch, labels, args.evaluate_every)
 
 
 def _model_name(short: str, data: str) -> str:

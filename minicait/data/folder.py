@@ -8,6 +8,7 @@ Folders inside a class do not matter for training; they are fine labels (see `gr
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import os
 from collections import Counter
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
+from ..text import shortened
 from .imagenet import imagenet_names
 from .picture import Picture
 
@@ -75,8 +77,10 @@ class ImageFolder:
         return hashlib.sha256(os.fsencode("\n".join([*self.folders, *names]))).hexdigest()
 
 
-def train_and_val(root: str | Path, val_fraction: float | None = 0.1) -> tuple[ImageFolder, ImageFolder]:
-    """Return the training and the validation images of a folder.
+def train_and_val(
+    root: str | Path, val_fraction: float | None = 0.1, classes: Sequence[str] | None = None
+) -> tuple[ImageFolder, ImageFolder]:
+    """Return the training and the validation images of a folder, or those of some of its classes.
 
     Without a validation folder, `val_fraction` of every class is held out. If it is None, nothing is split: all images
     are returned for both.
@@ -85,15 +89,15 @@ def train_and_val(root: str | Path, val_fraction: float | None = 0.1) -> tuple[I
     if not root.is_dir():
         raise ValueError(f"there is no folder {root}")
     if (root / "train").is_dir() and any(p.is_dir() for p in (root / "train").iterdir()):  # else it is a class
-        train = _read(root / "train", _classes(root / "train"))
+        train = _read(root / "train", _classes(root / "train", chosen=classes))
         val = next((root / name for name in VALIDATION if (root / name).is_dir()), None)
         if val is None:
             return _split(train, val_fraction)
         unknown = sorted(set(_classes(val, minimum=1)) - set(train.folders))
-        if unknown:
+        if unknown and classes is None:
             raise ValueError(f"{val} has classes that are missing from {root / 'train'}: {', '.join(unknown[:5])}")
         return train, _read(val, train.folders, may_be_empty=True)
-    return _split(_read(root, _classes(root, minimum=2 if val_fraction is not None else 1)), val_fraction)
+    return _split(_read(root, _classes(root, 2 if val_fraction is not None else 1, classes)), val_fraction)
 
 
 def _split(folder: ImageFolder, fraction: float | None) -> tuple[ImageFolder, ImageFolder]:
@@ -119,8 +123,10 @@ def _sort_key(root: Path, path: Path) -> bytes:
     return hashlib.sha256(os.fsencode(path.relative_to(root).as_posix())).digest()
 
 
-def _classes(root: Path, minimum: int = 2) -> list[str]:
+def _classes(root: Path, minimum: int = 2, chosen: Sequence[str] | None = None) -> list[str]:
     names = sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
+    if chosen is not None:
+        names = sorted({_folder_of(name, names, root) for name in chosen})
     if len(names) < minimum:
         found = f"only {names[0]}" if names else "none"
         raise ValueError(f"{root} must contain a folder of images for each class, at least {minimum}, but has {found}")
@@ -130,6 +136,18 @@ def _classes(root: Path, minimum: int = 2) -> list[str]:
         except UnicodeEncodeError as error:  # the weights file could not be written
             raise ValueError(f"the name of the class {root / name} is not valid UTF-8; rename the folder") from error
     return names
+
+
+def _folder_of(name: str, folders: Sequence[str], root: Path) -> str:
+    """The folder of a class, which is given by its folder or by its name in ImageNet."""
+    if name in folders:
+        return name
+    known = {imagenet_names().get(folder, folder).lower(): folder for folder in folders}
+    if name.lower() in known:
+        return known[name.lower()]
+    near = difflib.get_close_matches(name.lower(), [*known, *folders], n=1)
+    hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(list(known)[:5])}{', ...' * (len(known) > 5)}"
+    raise ValueError(f"{root} has no class {shortened(name)}; {hint}")
 
 
 def images_in(folder: Path) -> list[Path]:

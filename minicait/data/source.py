@@ -30,6 +30,7 @@ class Source:
     val_images: int | None = None  # at most; None: all, or 500 shapes
     val_fraction: float | None = 0.1  # held out of a folder without val/; None: nothing, see train_and_val
     keep_side: int | None = None  # keep images in memory, those for training shrunk to this side
+    classes: list[str] | None = None  # only these, by their folders or ImageNet's names; None: all
     groups: str | None = None  # coarser classes: a name or a file (see `groups`), or "colours" for coloured shapes
 
     def __post_init__(self) -> None:
@@ -62,6 +63,8 @@ class Source:
         return Images(kept, InMemory(val, partial(centre_crop, side=side)), name, fingerprint)
 
     def _shapes(self, side: int, seed: int) -> Images:
+        if self.classes is not None:
+            raise ValueError("classes are chosen from folders of images, not from shapes")
         counts, seeds = (self.train_images or 6000, self.val_images or 500), (seed, seed + 1_000_003)
         coloured = self.groups == COLOURS
         drawn = [Shapes(n, side, s, self.difficulty, coloured) for n, s in zip(counts, seeds, strict=True)]
@@ -73,9 +76,10 @@ class Source:
         root = Path(self.data)
         if self.data in NAMED:
             root = imagenette(self.data.partition("-")[2] or "160")
-        train, val = train_and_val(root, self.val_fraction)
+        train, val = train_and_val(root, self.val_fraction, self.classes)
         train, val = train.first(self.train_images), val.first(self.val_images)
-        return Images(train, val, self.data, f"{train.fingerprint()} {val.fingerprint()}")
+        name = self.data if self.classes is None else f"{len(train.classes)} classes of {self.data}"
+        return Images(train, val, name, f"{train.fingerprint()} {val.fingerprint()}")
 
 
 class Images(NamedTuple):

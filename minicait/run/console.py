@@ -16,6 +16,7 @@ from ..data.source import NAMED, Source
 from ..machine import cpu_count, peak_megabytes
 from ..text import printable
 from ..train.recipe import main_settings
+from .plan import FORWARD_COST
 
 if TYPE_CHECKING:
     from .run import Run
@@ -25,7 +26,6 @@ PRECISIONS = {
     "tf32": "tf32, matrix products with mantissas of 10 bits, everything else in float32",
     "fp16": "fp16, matrix products in float16 with loss scaling, weights in float32",
 }
-FORWARD_COST = 0.35  # of a training step, for the estimate
 
 
 def first_lines(run: Run) -> str:
@@ -78,7 +78,7 @@ def estimate(run: Run, seconds_per_batch: float) -> str:
     """Time left, including evaluation, and memory in use."""
     r = run.plan.recipe
     seconds = seconds_per_batch * (r.epochs * len(run.train_loader) - run.trainer.batches)
-    evaluations = (r.epochs - run.trainer.epoch) * (1 if run.trainer.ema is None else 2)
+    evaluations = -(-(r.epochs - run.trainer.epoch) // run.evaluate_every) * (1 if run.trainer.ema is None else 2)
     seconds += seconds_per_batch / r.batch_size * FORWARD_COST * evaluations * len(run.images.val)
     peak = peak_megabytes()
     memory = "" if peak is None else f", {peak / 2**10:.2f} GB peak memory so far"
@@ -122,6 +122,7 @@ def _machine_options(run: Run) -> str:
 def _data_options(run: Run, with_train_images: bool = False) -> str:
     """Options that select the same validation images again, or also the same training images."""
     own, default = asdict(run.plan.data), asdict(Source(val_fraction=None))
+    own["classes"] = None if own["classes"] is None else ",".join(own["classes"])
     if own["data"] in NAMED:
         own["val_fraction"] = None  # they have validation images of their own
     chosen: dict[str, Any] = {key: value for key, value in own.items() if value != default[key]}

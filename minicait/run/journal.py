@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -20,9 +21,9 @@ class Row:
     steps: int
     lr: float
     loss: float  # in training, the mean over the epoch
-    val_loss: float
-    top1: float
-    top5: float
+    val_loss: float | None  # None, as the next four, if the epoch was not evaluated
+    top1: float | None
+    top5: float | None
     ema_top1: float | None
     ema_top5: float | None
     attention_inside: float | None  # share of attention on the object, which is known for shapes
@@ -35,15 +36,17 @@ class Row:
 
     @property
     def score(self) -> float:
-        """top-1 of the averaged weights, if there are any."""
-        return self.top1 if self.ema_top1 is None else self.ema_top1
+        """top-1 of the averaged weights, if there are any; NaN if the epoch was not evaluated."""
+        top1 = self.top1 if self.ema_top1 is None else self.ema_top1
+        return math.nan if top1 is None else top1
 
     def __str__(self) -> str:
-        average = "" if self.ema_top1 is None else f" (EMA {self.ema_top1:.1%})"
+        top1 = "" if self.top1 is None else f", top-1 {self.top1:.1%}"
+        top1 += "" if self.ema_top1 is None else f" (EMA {self.ema_top1:.1%})"
         inside = "" if self.attention_inside is None else f", attention inside {self.attention_inside:.1%}"
         speed = f"{self.images_per_second:.3g} images/s, {self.waiting:.0%} waiting for images"
         skipped = f"; {self.skipped} steps skipped so far, loss scale {self.loss_scale:.0f}" if self.skipped else ""
-        return f"loss {self.loss:.3f}, top-1 {self.top1:.1%}{average}{inside}; {speed}; {self.seconds:.0f} s{skipped}"
+        return f"loss {self.loss:.3f}{top1}{inside}; {speed}; {self.seconds:.0f} s{skipped}"
 
 
 def write_journal(folder: Path, rows: Sequence[Row]) -> None:

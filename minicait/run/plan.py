@@ -16,6 +16,8 @@ from ..models.config import MAX_SIDE
 from ..schema import check_fields
 from ..train.recipe import Recipe
 
+FORWARD_COST = 0.35  # of a training step
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -26,6 +28,7 @@ class Plan:
     teacher      distil this model: a file or a name, as for weights
     overfit      validate on the training images
     token_labels file of label maps of the training images
+    evaluate_every  evaluate after so many epochs, and after the last; None: as often as costs a twentieth of the time
     """
 
     recipe: Recipe
@@ -37,9 +40,10 @@ class Plan:
     teacher: str | None = None
     overfit: bool = False
     token_labels: str | None = None
+    evaluate_every: int | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self, {"img_size": (1, MAX_SIDE), "patch_size": (1, MAX_SIDE)})
+        check_fields(self, {"img_size": (1, MAX_SIDE), "patch_size": (1, MAX_SIDE), "evaluate_every": (1, 1e6)})
 
     def side(self) -> int:
         """Side of the model's images, in pixels."""
@@ -55,6 +59,14 @@ class Plan:
             return create_model(self.model, len(classes), self.img_size, self.patch_size, seed=self.recipe.seed), True
         known = open_pretrained(self.weights)[1].class_names
         return load_model(self.weights, self.img_size, classes, self.recipe.seed)[0], known == list(classes)
+
+    def epochs_per_evaluation(self, train_images: int, val_images: int) -> int:
+        """Epochs from one evaluation to the next: of long runs, a twentieth of the time is for evaluation."""
+        if self.evaluate_every is not None:
+            return self.evaluate_every
+        weights = 1 if self.recipe.ema_decay is None else 2
+        share = weights * FORWARD_COST * val_images / train_images
+        return max(1, min(round(20 * share), self.recipe.epochs // 5))
 
     def label_maps(self, images: Dataset, model: Model) -> LabelMaps | None:
         """The label maps of the training images, after a check that model and recipe can use them."""

@@ -111,6 +111,7 @@ class Run:
         )  # fmt: skip
         self.val_loader = Loader(self.images.val, EVALUATION_BATCH, False, r.seed, crop, 1, threads, skip_bad)
         self.loaders = self.train_loader, self.val_loader
+        self.evaluate_every = plan.epochs_per_evaluation(len(images.train), len(self.images.val))
         taught_by = None if teacher is None else teacher.model
         self.memory = training_memory(self.model, r, micro_batch, taught_by, maps is not None)
         with memory_advice(device, self.memory, SMALLER):
@@ -154,7 +155,8 @@ class Run:
                 self._before_training()
             with tqdm(total=total, initial=done, disable=None, unit="batch") as self.bar:
                 self.session_start, self.session_batch, self.train_loader.waited = time.perf_counter(), done, 0.0
-                self.trainer.fit(self.train_loader, self.val_loader, self._after_batch, self._after_epoch)
+                loaders, calls = self.loaders, (self._after_batch, self._after_epoch)
+                self.trainer.fit(*loaders, *calls, self.evaluate_every)
             self._after_training()
         return self.rows[-1]
 
@@ -180,14 +182,16 @@ class Run:
 
     def _after_epoch(self, epoch: Epoch) -> None:
         loader, scores, ema = self.train_loader, epoch.scores, epoch.ema_scores
+        val_loss, top1, top5 = (None, None, None) if scores is None else (scores.loss, scores.top1, scores.top5)
+        ema_top1, ema_top5 = (None, None) if ema is None else (ema.top1, ema.top5)
         batches = min(len(loader), self.trainer.batches - self.session_batch)  # a resumed epoch has fewer
         bad = list(dict.fromkeys(reason for loader in self.loaders for reason in loader.bad.values()))
         reported = self.rows[-1].left_out if self.rows else 0
         row = Row(
-            epoch.number, epoch.steps, epoch.lr, epoch.loss, scores.loss, scores.top1, scores.top5,
-            None if ema is None else ema.top1, None if ema is None else ema.top5, self._attention_inside(self.model),
-            batches * loader.batch_size / epoch.seconds, loader.waited / epoch.seconds,
-            time.perf_counter() - self.start_time, len(bad), epoch.skipped, epoch.loss_scale,
+            epoch.number, epoch.steps, epoch.lr, epoch.loss, val_loss, top1, top5, ema_top1, ema_top5,
+            self._attention_inside(self.model), batches * loader.batch_size / epoch.seconds,
+            loader.waited / epoch.seconds, time.perf_counter() - self.start_time, len(bad), epoch.skipped,
+            epoch.loss_scale,
         )  # fmt: skip
         loader.waited = 0.0
         self.rows.append(row)
@@ -198,7 +202,7 @@ class Run:
             tqdm.write(f"corrupt images skipped so far: {len(bad)}")
         sys.stdout.flush()
         self._save_weights("last")
-        if max(row.top1, row.score) >= self.best:  # of equals, the later one
+        if row.top1 is not None and max(row.top1, row.score) >= self.best:  # of equals, the later one
             self.best = max(row.top1, row.score)
             with nullcontext() if self.trainer.ema is None or row.score < row.top1 else self.trainer.ema.applied():
                 self._save_weights("best")

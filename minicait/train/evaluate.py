@@ -12,6 +12,7 @@ import numpy as np
 import autograd as ag
 from autograd import Tensor, ops
 from autograd.backend import Array, array_module, constant, to_device
+from autograd.kernels import softmax
 
 from ..data.loader import Batch
 from ..data.picture import BadImageError, Picture, normalise
@@ -33,6 +34,30 @@ class Scores(NamedTuple):
     top5: float  # or among the first five
     loss: float
     top1_of_data_classes: float | None = None  # share whose class is the first guess among those of the data
+
+
+class Guesses:
+    """The most probable class of every image and its probability, beside the label, in the order of evaluation."""
+
+    def __init__(self) -> None:
+        self.labels = np.zeros(0, int)
+        self.classes = np.zeros(0, int)
+        self.probabilities = np.zeros(0)
+
+    def add(self, logits: np.ndarray, labels: np.ndarray) -> None:
+        p = softmax(logits, -1)
+        self.labels = np.append(self.labels, labels)
+        self.classes = np.append(self.classes, p.argmax(-1))
+        self.probabilities = np.append(self.probabilities, p.max(-1))
+
+    def confusion(self, count: int) -> np.ndarray:
+        """Images by true (row) and predicted (column) class, among `count` classes."""
+        return np.bincount(self.labels * count + self.classes, minlength=count**2).reshape(count, count)
+
+    def worst(self, count: int) -> np.ndarray:
+        """Positions of the wrong guesses that the model was most sure of."""
+        wrong = np.flatnonzero(self.labels != self.classes)
+        return wrong[np.argsort(-self.probabilities[wrong], kind="stable")][:count]
 
 
 def predict(model: Module, images: Any, threads: int | None = None, micro_batch: int | None = None) -> np.ndarray:
@@ -132,20 +157,22 @@ def evaluate(
     threads: int | None = None,
     micro_batch: int | None = None,
     data_classes: np.ndarray | None = None,
+    guesses: Guesses | None = None,
 ) -> Scores:
-    """Scores of a model; `data_classes` are those of its outputs that occur as labels."""
+    """Scores of a model; `data_classes` are those of its outputs that occur as labels. `guesses` collects the rest."""
     right1 = right5 = right_of_data = count = 0
     loss = 0.0
     for images, targets in batches:
         labels = targets["labels"] if isinstance(targets, dict) else targets
         logits = to_device(predicted_logits(model, images, threads, micro_batch), "cpu")
         logits = logits.astype(np.promote_types(logits.dtype, np.float32), copy=False)
-        guesses = np.argsort(-logits, axis=1, kind="stable")[:, :5]
-        hits = guesses == labels[:, None]
+        hits = np.argsort(-logits, axis=1, kind="stable")[:, :5] == labels[:, None]
         right1, right5, count = right1 + int(hits[:, 0].sum()), right5 + int(hits.any(1).sum()), count + len(labels)
         if data_classes is not None:
             right_of_data += int((data_classes[logits[:, data_classes].argmax(1)] == labels).sum())
         with np.errstate(all="ignore"):  # a loss that is not finite says enough
+            if guesses is not None:
+                guesses.add(logits, labels)
             loss += ops.cross_entropy(logits, labels, reduction="sum").item()
     if not count:
         raise ValueError("there is no image to evaluate on")

@@ -23,7 +23,7 @@ from ..models.model import Model
 from ..nn import Buffer, Memory, Module
 from ..optim import EMA, AdamW, FlatArrays, Lamb, LossScaler, Optimiser, clip_gradients, learning_rate, norm_and_loss
 from ..optim.sweep import together
-from .evaluate import Scores, evaluate
+from .evaluate import Guesses, Scores, evaluate
 from .gradients import Gradients
 from .objectives import Objective, objective_for
 from .recipe import PRODUCTS, Recipe
@@ -42,8 +42,9 @@ class Epoch:
     steps: int
     lr: float
     loss: float  # the mean over the epoch
-    scores: Scores  # of the weights as they are
+    scores: Scores | None  # of the weights as they are, if they were evaluated
     ema_scores: Scores | None  # of their average
+    guesses: Guesses | None = field(compare=False)  # of their average, or of the weights if there is none
     seconds: float = field(compare=False)  # of training
     skipped: int = 0  # steps so far whose gradients overflowed float16
     loss_scale: float = 1.0
@@ -159,8 +160,10 @@ class Trainer:
         val_loader: Loader,
         after_batch: Callable[[float], None] | None = None,
         after_epoch: Callable[[Epoch], None] | None = None,
+        evaluate_every: int = 1,
     ) -> list[Epoch]:
-        """Train for the epochs of the recipe, from where the trainer is, and report on each.
+        """Train for the epochs of the recipe, from where the trainer is, and report on each. Evaluate after the last
+        one, and every `evaluate_every` epochs before it.
 
         `after_batch` is called with the loss of every batch, `after_epoch` with the report on every epoch. Either may
         raise to stop: the trainer's state is whole then, and `fit` continues from it.
@@ -175,14 +178,17 @@ class Trainer:
         epochs = []
         try:
             while self.epoch < self.recipe.epochs:
-                epochs.append(self._epoch(train_loader, val_loader, after_batch))
+                evaluated = (self.recipe.epochs - self.epoch - 1) % evaluate_every == 0
+                epochs.append(self._epoch(train_loader, val_loader if evaluated else None, after_batch))
                 if after_epoch is not None:
                     after_epoch(epochs[-1])
         finally:
             self.close()
         return epochs
 
-    def _epoch(self, train_loader: Loader, val_loader: Loader, after_batch: Callable[[float], None] | None) -> Epoch:
+    def _epoch(
+        self, train_loader: Loader, val_loader: Loader | None, after_batch: Callable[[float], None] | None
+    ) -> Epoch:
         """Train on the rest of an epoch, and evaluate."""
         started = time.perf_counter()
         with closing(train_loader.epoch(self.epoch, self.batches - self.epoch * len(train_loader))) as batches:
@@ -193,21 +199,23 @@ class Trainer:
         if (name := self.first_not_finite()) is not None:
             raise NotFiniteError(f"training stopped after batch {self.batches}: the weights of {name} are not finite")
         seconds = time.perf_counter() - started
-        scores, ema_scores = self._evaluate(val_loader), None
-        if self.ema is not None:
+        scores, ema_scores, guesses = None, None, None
+        if val_loader is not None:
+            scores = self._evaluate(val_loader, guesses := Guesses())
+        if val_loader is not None and self.ema is not None:
             with self.ema.applied():
-                ema_scores = self._evaluate(val_loader)
+                ema_scores = self._evaluate(val_loader, guesses := Guesses())
         finite = [loss for loss in self.losses if math.isfinite(loss)]
         loss = float(np.mean(finite)) if finite else math.nan
         self.epoch, self.losses = self.epoch + 1, []
         return Epoch(
-            self.epoch, self.optimiser.steps, self.optimiser.lr, loss, scores, ema_scores, seconds, self.scaler.skipped,
-            self.scaler.scale,
+            self.epoch, self.optimiser.steps, self.optimiser.lr, loss, scores, ema_scores, guesses, seconds,
+            self.scaler.skipped, self.scaler.scale,
         )  # fmt: skip
 
-    def _evaluate(self, loader: Loader) -> Scores:
+    def _evaluate(self, loader: Loader, guesses: Guesses) -> Scores:
         with ag.autocast(PRODUCTS[self.recipe.precision]):
-            return evaluate(self.model, loader, self.threads, self.micro_batch)
+            return evaluate(self.model, loader, self.threads, self.micro_batch, guesses=guesses)
 
     def close(self) -> None:
         """End worker processes. The next step starts others."""

@@ -5,6 +5,8 @@ import sys
 import pytest
 from PIL import Image
 
+from minicait.cli import main
+from minicait.cli.options import class_list
 from minicait.data import Source, train_and_val
 
 
@@ -48,6 +50,25 @@ def test_classes_of_imagenette_have_names(tmp_path):
         fill(tmp_path / part / "n03888257", "a.png")
         fill(tmp_path / part / "n01440764", "a.png")
     assert train_and_val(tmp_path)[0].classes == ["tench", "parachute"]
+
+
+def test_some_of_the_classes(tmp_path, capsys):
+    for part in ("train", "val"):
+        for name in ("n03888257", "n01440764", "n02102040", "barn"):
+            fill(tmp_path / part / name, "a.png")
+    fill(tmp_path / "val" / "only-here", "a.png")
+    train, val = train_and_val(tmp_path, classes=["Parachute", "n01440764"])
+    assert train.classes == val.classes == ["tench", "parachute"] and len(train) == len(val) == 2
+    (tmp_path / "list.txt").write_text("barn\n\n English springer \n")
+    for given in ("barn,English springer", str(tmp_path / "list.txt")):
+        source = Source(str(tmp_path), classes=class_list(given))
+        assert source.open(8).train.classes == ["barn", "English springer"] and "2 classes of" in source.open(8).name
+    wrong = {"parashute,barn": "did you mean parachute?", "barn": "at least 2, but has only barn",
+             "x,y": "has no class x; it has", "barn,barn": "names barn twice"}  # fmt: skip
+    for given, sentence in wrong.items():
+        assert main(["train", "--data", str(tmp_path), "--classes", given]) == 2
+        assert sentence in (error := capsys.readouterr().err) and error.count("\n") == 1
+    assert main(["train", "--classes", "circle,ring"]) == 2 and "not from shapes" in capsys.readouterr().err
 
 
 def test_fewer_images_and_fingerprints(tmp_path):

@@ -51,7 +51,7 @@ def test_a_run_that_was_stopped_continues_to_the_bit(tmp_path, stop_after, whole
 def test_a_run_that_was_stopped_in_its_evaluation_evaluates_again(tmp_path, whole, monkeypatch):
     first, second = trainer(recipe=whole[0].recipe), trainer(seed=9, recipe=whole[0].recipe)
 
-    def stop(*args):
+    def stop(*args, **more):
         save_checkpoint(first, tmp_path / "c.safetensors")
         raise EnoughError
 

@@ -141,11 +141,11 @@ def test_a_signal_in_the_last_evaluation_ends_the_other_runs_too(tmp_path, capsy
     real = minicait.train.trainer.evaluate
     calls = []
 
-    def interrupted(*args):
+    def interrupted(*args, **more):
         calls.append(1)
         if len(calls) == 2:  # of the only epoch: the weights, then their average
             os.kill(os.getpid(), signal.SIGTERM)
-        return real(*args)
+        return real(*args, **more)
 
     monkeypatch.setattr(minicait.train.trainer, "evaluate", interrupted)
     assert train(tmp_path, "--epochs", "1", "--runs", "3") == 128 + signal.SIGTERM

@@ -7,6 +7,8 @@ from PIL import Image
 
 import minicait
 from minicait.cli import main
+from minicait.run.plan import Plan
+from minicait.train import recipe
 from tests.train.runs import log, train
 
 
@@ -39,6 +41,20 @@ def test_what_it_prints(narrow, tmp_path, capsys):
     for part in parts:
         assert part in text, part
     assert sorted(p.name for p in tmp_path.iterdir()) == ["shapes-tiny-1", "shapes-tiny-2"]
+
+
+def test_some_epochs_are_evaluated_and_the_last_is(narrow, tmp_path, capsys):
+    assert train(tmp_path, "--epochs", "5", "--evaluate-every", "3", "--train-images", "16") == 0
+    rows, evaluated = log(tmp_path / "shapes-tiny-1"), [False, True, False, False, True]
+    assert [bool(row["top1"]) for row in rows] == [bool(row["ema_top5"]) for row in rows] == evaluated
+
+
+@pytest.mark.parametrize(
+    ("epochs", "images", "every"),
+    [(100, (9469, 3925), 6), (10, (6000, 500), 1), (9, (50000, 10000), 1), (30, (900, 100), 2), (1, (10, 1000), 1)],
+)
+def test_evaluation_takes_a_twentieth_of_a_long_run(epochs, images, every):
+    assert Plan(recipe("small").changed(epochs=epochs)).epochs_per_evaluation(*images) == every
 
 
 def test_smoke_and_overfit(tmp_path, capsys):
