@@ -12,12 +12,12 @@ from ..data.crops import centre_crop
 from ..data.picture import Picture
 from ..explain import block_graph, look, numbered, write_report
 from ..files.atomic import check_destination
-from ..files.pretrained import load_model
 from ..text import printable
 from . import options
 from .predict import image_files
 
 EXAMPLES = """examples:
+  minicait explain photo.jpg                                                   the weights that come with the package
   minicait explain cat.jpg --weights cait_xxs24_224 --out report.html          published weights, downloaded
   minicait explain photos/*.jpg --weights best.safetensors --out report.html   report-1.html, report-2.html, ...
   minicait explain cat.jpg --weights best.safetensors --png --json             pictures and numbers beside the page
@@ -28,7 +28,7 @@ def add_to(commands: Any) -> None:
     parser = options.add_command(commands, "explain", _explain, "show what a model sees", EXAMPLES)
     add = parser.add_argument
     add("images", nargs="+", type=Path, metavar="IMAGE", help="files, or folders of them")
-    options.add_weights(parser)
+    options.add_weights(parser, shipped=True)
     add("--out", type=Path, default=Path("report.html"), metavar="FILE",
         help="the page; several images have numbered pages (default: %(default)s)")  # fmt: skip
     add("--png", action="store_true", help="also write the pictures as files")
@@ -40,7 +40,7 @@ def _explain(args: argparse.Namespace) -> int:
         raise ValueError(f"--out must be a file whose name ends in .html, got {args.out}")
     check_destination(args.out)
     paths = list(image_files(args.images))
-    model, info = load_model(args.weights, args.img_size)
+    model, info = options.load(args)
     graph = None
     for number, path in enumerate(paths, 1):
         out = args.out if len(paths) == 1 else numbered(args.out, number)

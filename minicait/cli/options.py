@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -11,7 +12,10 @@ from autograd import cuda
 
 from ..data.groups import COLOURS, GROUPS
 from ..data.source import Source
+from ..files.pretrained import SHIPPED, load_model
+from ..files.weights import Info
 from ..machine import cpu_count
+from ..models import Model
 from ..run.plan import absolute
 from ..text import printable
 from ..train.recipe import PRODUCTS
@@ -37,9 +41,21 @@ def add_command(
     return parser
 
 
-def add_weights(parser: Any) -> None:
-    parser.add_argument("--weights", required=True, help=f"a file, or published weights: {PUBLISHED}")
+def add_weights(parser: Any, shipped: bool = False) -> None:
+    """--weights, by default those that come with the package, if `shipped`."""
+    default = {"default": SHIPPED} if shipped else {"required": True}
+    more = f", or {SHIPPED}, which comes with the package (default)" if shipped else ""
+    parser.add_argument("--weights", **default, help=f"a file, a run's folder, published weights: {PUBLISHED}{more}")
     parser.add_argument("--img-size", type=int, help="side of the images in pixels (default: the model's)")
+
+
+def load(args: argparse.Namespace) -> tuple[Model, Info]:
+    """Load the model of --weights. If those are the default, say on standard error what they know."""
+    model, info = load_model(args.weights, args.img_size)
+    if args.weights == SHIPPED:
+        known = f"{len(info.class_names or ())} classes: {', '.join(info.class_names or ())}"
+        print(f"weights: {SHIPPED}, which come with the package and know only {known}", file=sys.stderr)
+    return model, info
 
 
 def add_data(group: Any, val_fraction: float | None) -> None:

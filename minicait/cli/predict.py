@@ -16,13 +16,13 @@ from autograd.kernels import softmax
 from ..data.folder import images_in
 from ..data.picture import BadImageError
 from ..data.transforms import evaluation
-from ..files.pretrained import load_model
 from ..run.advice import evaluation_memory, memory_advice
 from ..text import printable
 from ..train.evaluate import FILES, predict_files
 from . import options
 
 EXAMPLES = """examples:
+  minicait predict photo.jpg                                   a small CaiT that knows Imagenette's ten classes
   minicait predict --weights cait_xxs24_224 cat.jpg            published weights, downloaded
   minicait predict --weights best.safetensors photos/*.jpg     many images
   minicait predict --weights best.safetensors photos --json > guesses.json
@@ -32,7 +32,7 @@ EXAMPLES = """examples:
 def add_to(commands: Any) -> None:
     parser = options.add_command(commands, "predict", _predict, "classify images", EXAMPLES)
     parser.add_argument("images", nargs="+", type=Path, metavar="IMAGE", help="files, or folders of them")
-    options.add_weights(parser)
+    options.add_weights(parser, shipped=True)
     parser.add_argument("--top", type=int, default=5, metavar="N", help="guesses per image (default: %(default)s)")
     options.add_machine(parser.add_argument_group("machine"))
     parser.add_argument(
@@ -44,7 +44,7 @@ def _predict(args: argparse.Namespace) -> int:
     options.check_positive(args, "top")
     device = options.device(args)
     paths = list(image_files(args.images))
-    model, info = load_model(args.weights, args.img_size)
+    model, info = options.load(args)
     memory = evaluation_memory(model, min(FILES, len(paths)), args.micro_batch)
     names = [as_text(name) for name in info.class_names or (f"class {i}" for i in range(model.num_classes))]
     transform = evaluation(model.img_size[0], info.crop_ratio, info.mean, info.std)

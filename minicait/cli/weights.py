@@ -5,13 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from pathlib import Path
 from typing import Any
 
-from ..files.pretrained import get_weights, recognised
+from ..files.hub import WEIGHTS, export_model, model_card
+from ..files.pretrained import get_weights, load_model, recognised
 from ..files.weights import WeightFile, open_weights
 from ..models import family_named, find_model, list_models, published_models
+from ..run.card import training_section
 from ..text import printable, shortened
 from .options import add_command
+
+EXPORT = """examples:
+  minicait weights export runs/photos-tiny-1 --out my-model              with a model card on its training
+  minicait weights export best.safetensors --out my-model --fp16         half the size
+"""
 
 
 def add_to(commands: Any) -> None:
@@ -25,6 +33,12 @@ def add_to(commands: Any) -> None:
     info.add_argument("--json", action="store_true", help="print JSON")
     get = add_command(actions, "get", _weights_get, "download published weights of a model into the cache")
     get.add_argument("name", help="such as cait_xxs24_224 or resmlp_12_224.dist; `minicait models` lists them")
+    export = add_command(
+        actions, "export", _weights_export, "write a folder in the layout of the Hugging Face hub, for timm", EXPORT
+    )
+    export.add_argument("weights", help="a run's folder, a file, or published weights")
+    export.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="a folder that does not exist yet")
+    export.add_argument("--fp16", action="store_true", help="store float16: half the size")
 
 
 def _models(args: argparse.Namespace) -> int:
@@ -82,6 +96,17 @@ def _preset(file: WeightFile) -> str | None:
     unknown = {"num_classes": 1, "drop_path_rate": 0.0, "layer_scale": None, "memory": 0}  # not of the preset
     wanted, presets = info.config.to_json() | unknown, family_named(info.family).presets
     return next((name for name, config in presets.items() if config.to_json() | unknown == wanted), None)
+
+
+def _weights_export(args: argparse.Namespace) -> int:
+    model, info = load_model(args.weights)
+    is_run = (Path(args.weights) / "args.json").is_file()
+    training = training_section(Path(args.weights)) if is_run else ""
+    export_model(model, info, args.out, model_card(model, info, args.out.name, training), args.fp16)
+    size = (args.out / WEIGHTS).stat().st_size / 1e6
+    print(printable(f"{args.out}: config.json, {WEIGHTS} ({size:.1f} MB), README.md"))
+    print(printable(f'timm: timm.create_model("local-dir:{args.out}", pretrained=True)'))
+    return 0
 
 
 def _weights_get(args: argparse.Namespace) -> int:

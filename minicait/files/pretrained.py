@@ -1,4 +1,5 @@
-"""A trained model, from a file of ours, a file of published weights, or the name of a published model."""
+"""A trained model: from a file or folder of ours, a file of published weights, the name of a published model, or the
+weights that come with the package."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from urllib.parse import urljoin
 
@@ -16,8 +18,10 @@ from ..models import FAMILIES, Config, Family, Model, check_fits, family_named, 
 from ..models.config import MAX_SIDE
 from ..models.recognise import first_block
 from .download import DownloadError, cache_directory, download
+from .hub import WEIGHTS
 from .weights import FORMATS, Info, WeightFile, load_weights, open_weights
 
+SHIPPED = "imagenette"  # name of the weights that come with the package
 HUB = "https://huggingface.co"  # HF_ENDPOINT names a mirror
 OFFICIAL = "https://dl.fbaipublicfiles.com/deit/"  # MINICAIT_OFFICIAL names a mirror of this and other servers
 
@@ -45,6 +49,10 @@ def load_model(
 def open_pretrained(weights: str | Path) -> tuple[WeightFile, Info]:
     """Open a weights file, and return it with what is known about its model."""
     name, path = str(weights), Path(weights)
+    if name == SHIPPED:
+        path = shipped_weights()
+    elif path.is_dir():
+        path = weights_in(path)
     if name in published_models():
         file = open_weights(get_weights(name))
         family, config, _ = find_published(name)
@@ -56,6 +64,19 @@ def open_pretrained(weights: str | Path) -> tuple[WeightFile, Info]:
             raise ValueError(f"there is no weights file {name}, and {error}") from None
     file = open_weights(path)
     return file, file.info or recognised(file)
+
+
+def shipped_weights() -> Path:
+    """The file of the weights that come with the package."""
+    return Path(str(files("minicait").joinpath("weights", SHIPPED, WEIGHTS)))
+
+
+def weights_in(folder: Path) -> Path:
+    """The weights in a folder: of a run, the best; of an exported model, its only ones."""
+    for name in ("weights/best.safetensors", WEIGHTS):
+        if (folder / name).is_file():
+            return folder / name
+    raise ValueError(f"{folder} holds neither a run nor an exported model")
 
 
 def recognised(file: WeightFile) -> Info:

@@ -198,11 +198,12 @@ def save_weights(
     mean: Sequence[float] = MEAN,
     std: Sequence[float] = STD,
     crop_ratio: float = 1.0,
+    dtype: Any = None,
 ) -> None:
     """Write `.safetensors` from which `load_model` builds the model again.
 
-    `mean`, `std` and `crop_ratio` tell how images were prepared. The file appears under its name only when it is
-    complete.
+    `mean`, `std` and `crop_ratio` tell how images were prepared. With `dtype` float16 the file is half as large; the
+    weights are float32 again when they are read. The file appears under its name only when it is complete.
     """
     path = Path(path)
     if path.suffix != ".safetensors":
@@ -215,7 +216,19 @@ def save_weights(
         raise ValueError(f"save_weights: {type(model).__name__} is not a model of a family, so no file can describe it")
     names = None if classes is None else [str(name) for name in classes]
     info = Info(family.name, model.config, names, tuple(map(float, mean)), tuple(map(float, std)), float(crop_ratio))
-    write_tensors(path, model.state_dict(), {"format": "np", "minicait": json.dumps(info.to_json())})
+    tensors = {name: _stored(name, array, dtype) for name, array in model.state_dict().items()}
+    write_tensors(path, tensors, {"format": "np", "minicait": json.dumps(info.to_json())})
+
+
+def _stored(name: str, values: np.ndarray, dtype: Any) -> np.ndarray:
+    """Floating-point values in another dtype; ValueError if they do not fit."""
+    if dtype is None or values.dtype.kind != "f":
+        return values
+    with np.errstate(over="ignore"):
+        stored = values.astype(dtype)
+    if not np.isfinite(stored).all():
+        raise ValueError(f"save_weights: {name} has values that are not finite in {np.dtype(dtype)}")
+    return stored
 
 
 def _open_safetensors(path: Path) -> WeightFile:

@@ -6,7 +6,9 @@ import pytest
 import autograd as ag
 import minicait
 from autograd import ops
-from minicait.models import find_model, find_published, published_models
+from minicait.files.hub import export_model
+from minicait.files.weights import Info
+from minicait.models import family_of, find_model, find_published, published_models
 from minicait.models.cait import CaiT
 from minicait.models.positions import resize_positions
 from tests.golden.recipe import FOLDER, MODELS, batch, random_weights
@@ -295,3 +297,30 @@ def test_stochastic_depth_with_the_same_masks(timm, monkeypatch):
     want = theirs(torch.from_numpy(images)).detach().numpy()
     np.testing.assert_allclose(ours, want, rtol=1e-9, atol=1e-12)
     assert next(given, None) is None and len(masks) == 2 * config["depth"]
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "float16"])
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [("cait_tiny_64", {}), ("deit_mini_32", {}), ("deit_mini_distilled_32", {}), ("deit3_mini_32", {}),
+     ("resmlp_12_224", {"img_size": 64})],
+)  # fmt: skip
+def test_timm_loads_an_exported_folder(name, sizes, half, timm, tmp_path):
+    """Architecture, weights, class names and preprocessing, in evaluation mode; ours reads the folder as well."""
+    model = minicait.create_model(name, 3, **sizes, drop_path_rate=0.0, seed=1).eval()
+    for i, (_, p) in enumerate(model.named_parameters()):  # LayerScale and biases, too, or they would not show
+        p.data += 0.05 * np.random.default_rng(i).standard_normal(p.shape, dtype=np.float32)
+    info = Info(family_of(model).name, model.config, ["a", "b", "c"], (0.4, 0.5, 0.6), (0.2, 0.3, 0.25), 0.9)
+    export_model(model, info, tmp_path / "hub", "card", half)
+    if half:
+        model, _ = minicait.load_model(tmp_path / "hub")  # what float16 leaves of the weights
+    reference = timm.create_model(f"local-dir:{tmp_path / 'hub'}", pretrained=True).eval()
+    side = model.img_size[0]
+    data = timm.data.resolve_model_data_config(reference)
+    assert tuple(data["input_size"]) == (3, side, side) and tuple(data["mean"]) == (0.4, 0.5, 0.6)
+    assert tuple(data["std"]) == (0.2, 0.3, 0.25) and (data["crop_pct"], data["interpolation"]) == (0.9, "bicubic")
+    assert reference.pretrained_cfg["label_names"] == ["a", "b", "c"]
+    images = np.random.default_rng(0).standard_normal((2, 3, side, side), dtype=np.float32)
+    with torch.no_grad():
+        wanted = reference(torch.from_numpy(images)).numpy()
+    assert np.abs(model(images).numpy() - wanted).max() < 2e-5 * np.abs(wanted).max()
