@@ -104,7 +104,8 @@ class Experiment:
         parent = self.out / row.question / f"{row.name.replace(' ', '-').replace(',', '')}-{digest}"
         if not (folders := sorted(parent.glob("*/checkpoint.safetensors"))):
             options = row.options.format(**self.needed(row))
-            _minicait(f"train {options} {self.data} --epochs {epochs} --seed {self.seed} --out {_quoted(parent)}")
+            _minicait(f"train {options} {self.data} --epochs {epochs} --evaluate-every 1 --seed {self.seed} "
+                      f"--out {_quoted(parent)}")  # fmt: skip
             return next(parent.glob("*/checkpoint.safetensors")).parent
         folder, log = folders[0].parent, folders[0].with_name("log.csv")
         if not log.is_file() or len(log.read_text(encoding="utf-8").splitlines()) <= epochs:

@@ -91,9 +91,24 @@ def test_the_main_job_without_a_network(tmp_path, monkeypatch, capsys):
         assert main(words[start:]) == 0
 
 
+def test_another_subset_of_imagenet(tmp_path, monkeypatch, capsys):
+    for part, count in (("train", 40), ("val", 2)):
+        for number in list(CLASSES)[:3]:
+            (folder := tmp_path / "photos" / part / number).mkdir(parents=True)
+            for i in range(count):
+                photograph(90, 70, seed=i).save(folder / f"{i}.jpg")
+    options = ["--data", tmp_path / "photos", "--epochs", 1, "--device", "cpu", "--out", tmp_path / "runs"]
+    names = list(CLASSES.values())
+    assert run_example(monkeypatch, "train_imagenette", *options, "--classes", f"{names[0]},{names[2]}") == 0
+    text = capsys.readouterr().out
+    assert "plan: cait_tiny_64 on photos, 1 epochs" in text and "2 classes, 64 pixels, 80 training images" in text
+    assert run_example(monkeypatch, "train_imagenette", *options, "--classes", "tench,sofa") == 2
+    assert "has no class sofa; it has" in capsys.readouterr().err
+
+
 def test_the_plan_for_a_gpu(capsys, monkeypatch):
     job = example("train_imagenette")
-    plan = job.plan_photographs("cuda", {"epochs": None, "precision": "fp16", "seed": 0})
+    plan = job.plan_photographs(Source("imagenette"), "cuda", {"epochs": None, "precision": "fp16", "seed": 0})
     assert (plan.model, plan.data.data) == ("cait_xxs24_224", "imagenette-320") and plan.recipe.precision == "fp16"
     assert "342 MB" in capsys.readouterr().out  # what the plan needs, and it is said first
     monkeypatch.setattr("sys.argv", ["job", "--device", "gpu"])

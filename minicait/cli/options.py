@@ -64,8 +64,7 @@ def add_data(group: Any, val_fraction: float | None) -> None:
     add("--val-fraction", type=float, default=val_fraction, metavar="F",
         help=f"share of a folder without val/ that is for validation (default: {share})")  # fmt: skip
     add("--val-images", type=int, metavar="N", help="use at most N validation images (default: all, or 500 shapes)")
-    add("--classes", metavar="LIST", help="only these classes: n01440764,n02102040,... or tench,church,..., or a file "
-        "with one in each line (default: all)")  # fmt: skip
+    add_classes(group)
     add(
         "--groups",
         metavar="NAME",
@@ -73,6 +72,11 @@ def add_data(group: Any, val_fraction: float | None) -> None:
     )
     add("--difficulty", default=Source.difficulty, help="easy, medium or hard shapes (default: %(default)s)")
     add("--keep-side", type=int, metavar="N", help="keep images in memory, those for training shrunk to N pixels")
+
+
+def add_classes(group: Any) -> None:
+    group.add_argument("--classes", metavar="LIST", help="only these classes: n01440764,n02102040,... or "
+                       "tench,church,..., or a file with one in each line (default: all)")  # fmt: skip
 
 
 def add_device(group: Any) -> None:

@@ -48,7 +48,7 @@ def add_to(commands: Any) -> None:
         "resmlp_mini, ...; see `minicait models` (default: %(default)s)")  # fmt: skip
     add("--img-size", type=int, help="side of the images in pixels (default: the preset's)")
     add("--patch-size", type=int, help="side of the patches (default: the preset's; with a small preset and --img-size "
-        "an eighth of it; for shapes a quarter)")  # fmt: skip
+        "an eighth of it)")  # fmt: skip
     add("--weights", help=f"initial weights: a file, or published ones: {options.PUBLISHED}")
     add("--teacher", help="distil this model: a file, or published weights; --set distillation=soft, "
         "distillation_weight=0.1 and temperature=3 say how (default: hard, 0.5)")  # fmt: skip
@@ -130,11 +130,12 @@ def _plan(args: argparse.Namespace, seed: int) -> Plan:
     model = _model_name(args.preset, args.data)
     config, patch = find_model(model)[1], args.patch_size
     small = args.weights is None and config.img_size[0] == 8 * config.patch_size  # a preset for small images
-    if small and patch is None and (args.data == "shapes" or args.img_size is not None):
-        side, across = args.img_size or config.img_size[0], 4 if args.data == "shapes" else 8
-        if side % across:
-            raise ValueError(f"--img-size {side} is not a multiple of {across}, the patches per row; try --patch-size")
-        patch = side // across
+    if small and patch is None and args.img_size is not None:
+        if args.img_size % 8:
+            raise ValueError(
+                f"--img-size {args.img_size} is not a multiple of 8, the patches per row; try --patch-size"
+            )
+        patch = args.img_size // 8
     chosen = recipe(args.recipe or _recipe_name(args, config))
     if args.teacher is not None and chosen.distillation is None:
         chosen = chosen.changed(distillation="hard")
