@@ -135,8 +135,10 @@ def normalise(images: np.ndarray, mean: Sequence[float] = MEAN, std: Sequence[fl
     """Convert uint8 (..., H, W, 3) to float32 (..., 3, H, W): (x / 255 - mean) / std."""
     factor = (1 / (255 * np.asarray(std))).astype(np.float32)
     shift = (np.asarray(mean) / np.asarray(std)).astype(np.float32)
-    channels_first = np.moveaxis(images, -1, -3)
-    return channels_first * factor[:, None, None] - shift[:, None, None]
+    channels_first = np.ascontiguousarray(np.moveaxis(images, -1, -3))  # in bytes: cheaper than in floats
+    normalised = channels_first * factor[:, None, None]
+    normalised -= shift[:, None, None]
+    return normalised
 
 
 def denormalise(images: np.ndarray) -> np.ndarray:

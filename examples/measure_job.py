@@ -1,0 +1,77 @@
+"""Measure how much of a training job is training: the main job's images per second beside those of the bare step.
+
+    python examples/measure_job.py                        # Imagenette, as examples/train_imagenette.py trains on it
+    python examples/measure_job.py --recipe imagenette    # another recipe
+
+The job loads, crops, augments and mixes images, clips gradients and averages weights. The bare step trains on one batch
+that stays in memory. The two take turns, some steps each, and the median of the ratios is printed. Evaluation is not
+part of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from minicait import create_model
+from minicait.cli.guard import guarded
+from minicait.data import Loader, Source, training
+from minicait.train import Trainer, recipe
+
+STEPS, SKIPPED = 40, 4  # in a turn; the first ones find batches that were prepared during the other's turn
+
+
+def seconds_per_step(step: Callable[[], object]) -> float:
+    for _ in range(SKIPPED):
+        step()
+    before = time.perf_counter()
+    for _ in range(STEPS):
+        step()
+    return (time.perf_counter() - before) / STEPS
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default="imagenette", help="(default: %(default)s)")
+    parser.add_argument("--model", default="cait_tiny_64", help="(default: %(default)s)")
+    parser.add_argument("--recipe", default="small", help="(default: %(default)s)")
+    parser.add_argument("--keep-side", type=int, default=96, help="of images in memory (default: %(default)s)")
+    parser.add_argument("--turns", type=int, default=7, help="(default: %(default)s)")
+    args = parser.parse_args()
+    r, net = recipe(args.recipe), create_model(args.model, 10)
+    side = net.img_size[0]
+    images = Source(args.data, keep_side=args.keep_side).open(side).train
+    net = create_model(args.model, len(images.classes))
+    for i in range(len(images)):  # read from disk before anything is timed
+        images[i]
+    loader = Loader(images, r.batch_size, True, r.seed, training(r.augmentation, side), r.repeats)
+    batches = (batch for epoch in range(10**6) for batch in loader.epoch(epoch))
+    job, bare = Trainer(net, r), Trainer(create_model(args.model, len(images.classes)))
+    fixed = next(batches)
+
+    def whole() -> None:
+        job.step(*job.targets.mixed(next(batches), job.batches))
+
+    ratios = []
+    for turn in range(args.turns):
+        alone = seconds_per_step(lambda: bare.step(*fixed))
+        loader.waited = 0.0
+        together = seconds_per_step(whole)
+        ratios.append(alone / together)
+        rates = f"bare step {r.batch_size / alone:.0f} images/s, job {r.batch_size / together:.0f}"
+        waiting = loader.waited / (together * (STEPS + SKIPPED))
+        print(f"turn {turn + 1}: {rates}, ratio {ratios[-1]:.3f}, {waiting:.1%} waiting for images", flush=True)
+    least, median, most = np.quantile(ratios, (0, 0.5, 1))
+    print(f"{args.model}, recipe {args.recipe}: the job has {median:.3f} of the bare step's throughput "
+          f"({least:.3f} to {most:.3f})")  # fmt: skip
+    job.close()
+    bare.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main, "measure_job"))
