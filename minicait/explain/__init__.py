@@ -3,7 +3,7 @@
 attention    maps of where a model looks, drawn on images
 inside       everything that one forward pass of one image shows, as numbers; `maps` groups what is drawn alike
 report       the same as an HTML page: page/ has its texts, style and scripts, `sections` those that fit the model, and
-             `packing` compresses what patches take from each other
+             `packing` compresses what patches take from each other; `templates`: pages that need no other file
 pictures     the same as pictures; `charts` draws a value per layer, `colours` has the colour maps
 block_graph  the graph that autograd records for one block
 neighbours   images beside the most similar ones
