@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from .colours import CIVIDIS, DIVERGING
+from .facts import Facts, sentences, verdict
 from .inside import Inside
 from .maps import all_maps, patch_labels
 from .packing import Packed, pack
@@ -23,7 +24,7 @@ STYLES = ("base.css", "report.css")
 SCRIPTS = ("draw.js", "maps.js", "report.js")
 
 
-def report(inside: Inside, title: str, graph: str) -> str:
+def report(inside: Inside, title: str, graph: str, facts: Facts | None = None) -> str:
     """Return the page about one image; `graph` is the SVG of a block (see block_graph)."""
     from .. import __version__
 
@@ -41,6 +42,7 @@ def report(inside: Inside, title: str, graph: str) -> str:
         **sections,
         "equations": equations,
         "sources": sources,
+        "facts": _facts(inside, facts or Facts()),
         "title": escape(title),
         "model": f"{article} {escape(inside.model)}",
         "version": __version__,
@@ -60,6 +62,15 @@ def report(inside: Inside, title: str, graph: str) -> str:
     parts["script_hash"] = script_hash(parts["script"])  # the page runs this script, loads nothing, and sends nothing
     parts["style"] = "".join(fill(page_file(name), parts) for name in STYLES)
     return fill(page_file("report.html"), parts)
+
+
+def _facts(inside: Inside, facts: Facts) -> str:
+    judged, more = verdict(inside, facts), " ".join(sentences(inside, facts))
+    lines = [f'<p class="small">{escape(more)}</p>'] if more else []
+    if judged is not None:
+        kind = "correct" if judged[0] else "wrong"
+        lines.insert(0, f'<p class="verdict"><b class="{kind}">{kind.capitalize()}.</b> {escape(judged[1])}</p>')
+    return "\n".join(lines)
 
 
 def rounded(values: np.ndarray, digits: int = 5) -> Any:

@@ -8,9 +8,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import NamedTuple
 
 from ..files.atomic import write_text
-from .pictures import curves
+from .curves import Lines, curves
 
 
 @dataclass
@@ -55,14 +56,27 @@ def write_journal(folder: Path, rows: Sequence[Row]) -> None:
     writer.writeheader()
     writer.writerows(asdict(row) for row in rows)
     write_text(folder / "log.csv", text.getvalue())
+    panels = learning_panels(rows)
+    write_text(folder / "curves.svg", curves({p.title: p.lines for p in panels}, "epoch", [p.y for p in panels]))
 
-    def line(name: str) -> list[tuple[float, float]]:
-        return [(row.epoch, getattr(row, name)) for row in rows if getattr(row, name) is not None]
 
-    panels = {
-        "loss": {"training": line("loss"), "validation": line("val_loss")},
-        "top-1": {"weights": line("top1"), "EMA": line("ema_top1")},
-    }
-    if inside := line("attention_inside"):
-        panels["attention"] = {"inside the object": inside}
-    write_text(folder / "curves.svg", curves(panels))
+class Panel(NamedTuple):
+    title: str
+    y: str  # label of the vertical axis
+    lines: Lines
+
+
+def learning_panels(rows: Sequence[Row]) -> list[Panel]:
+    """Curves over the epochs: loss, accuracy and, for shapes, attention; without lines that have no points."""
+    panels = [
+        Panel("Loss", "loss", {"training": line(rows, "loss"), "validation": line(rows, "val_loss")}),
+        Panel("Accuracy", "top-1 in %", {"weights": line(rows, "top1", 100), "EMA": line(rows, "ema_top1", 100)}),
+        Panel("Attention inside the object", "attention in %", {"": line(rows, "attention_inside", 100)}),
+    ]
+    panels = [p._replace(lines={name: points for name, points in p.lines.items() if points}) for p in panels]
+    return [panel for panel in panels if panel.lines]
+
+
+def line(rows: Sequence[Row], name: str, factor: float = 1.0) -> list[tuple[float, float]]:
+    """The points of the epochs that have this value."""
+    return [(row.epoch, factor * getattr(row, name)) for row in rows if getattr(row, name) is not None]
