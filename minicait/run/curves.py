@@ -18,10 +18,11 @@ COLOURS = ("#2b6cb0", "#dd6b20", "#2f855a", "#b83280", "#6b46c1", "#718096")
 DASHES = ("", "7 4", "2 3", "9 3 2 3", "12 4", "4 2")  # so that lines differ without their colours, too
 
 
-def curves(panels: Mapping[str, Lines], x: str = "", y: Sequence[str] = ()) -> Svg:
+def curves(panels: Mapping[str, Lines], x: str = "", y: Sequence[str] = (), from_zero: bool = False) -> Svg:
     """Draw a panel per title, with a line through (x, y) points per name. On a narrow page the picture shrinks.
 
-    x, y  labels of the axes: one for all horizontal axes, one for the vertical axis of each panel
+    x, y       labels of the axes: one for all horizontal axes, one for the vertical axis of each panel
+    from_zero  vertical axes include 0
     """
     name = ", ".join(filter(None, panels)) or "curves"
     labels = [*y, *[""] * (len(panels) - len(y))]
@@ -33,7 +34,7 @@ def curves(panels: Mapping[str, Lines], x: str = "", y: Sequence[str] = ()) -> S
         '<rect class="ground" width="100%" height="100%" fill="white"/>',
     ]
     for i, ((title, lines), label) in enumerate(zip(panels.items(), labels, strict=True)):
-        parts += [f'<g transform="translate({i * WIDTH} 0)">', *_panel(title, lines, x, label), "</g>"]
+        parts += [f'<g transform="translate({i * WIDTH} 0)">', *_panel(title, lines, x, label, from_zero), "</g>"]
     return Svg("\n".join([*parts, "</svg>"]) + "\n")
 
 
@@ -72,12 +73,12 @@ def axis(values: Sequence[float], start: float, end: float, whole: bool = False,
     return Axis(*((ticks[0], ticks[-1]) if widen else (low, high)), ticks, step, start, end)
 
 
-def _panel(title: str, lines: Lines, x_label: str, y_label: str) -> Iterator[str]:
+def _panel(title: str, lines: Lines, x_label: str, y_label: str, from_zero: bool) -> Iterator[str]:
     points = [point for line in lines.values() for point in line if all(map(math.isfinite, point))] or [(0.0, 0.0)]
     xs, ys = zip(*points, strict=True)
     right, bottom = WIDTH - EDGE, HEIGHT - 46
     x = axis(xs, LEFT, right, whole=all(float(value).is_integer() for value in xs))
-    y = axis(ys, bottom, TOP, widen=True)
+    y = axis((*ys, 0) if from_zero else ys, bottom, TOP, widen=True)
     yield f'<text x="{EDGE}" y="20" font-weight="bold">{escape(title)}</text>'
     for value in y.ticks:
         at, label = y.at(value), tick_label(value, y.step)

@@ -41,6 +41,11 @@ class Row:
         top1 = self.top1 if self.ema_top1 is None else self.ema_top1
         return math.nan if top1 is None else top1
 
+    @property
+    def best_top1(self) -> float | None:
+        """The better top-1 of the weights and their average; None if the epoch was not evaluated."""
+        return max((top1 for top1 in (self.top1, self.ema_top1) if top1 is not None), default=None)
+
     def __str__(self) -> str:
         top1 = "" if self.top1 is None else f", top-1 {self.top1:.1%}"
         top1 += "" if self.ema_top1 is None else f" (EMA {self.ema_top1:.1%})"
@@ -48,6 +53,12 @@ class Row:
         speed = f"{self.images_per_second:.3g} images/s, {self.waiting:.0%} waiting for images"
         skipped = f"; {self.skipped} steps skipped so far, loss scale {self.loss_scale:.0f}" if self.skipped else ""
         return f"loss {self.loss:.3f}{top1}{inside}; {speed}; {self.seconds:.0f} s{skipped}"
+
+
+def best_row(rows: Sequence[Row]) -> Row | None:
+    """The epoch with the best top-1, of equals the last; None if none was evaluated."""
+    evaluated = [(row.best_top1, row.epoch, row) for row in rows if row.best_top1 is not None]
+    return max(evaluated, key=lambda entry: entry[:2], default=(None, None, None))[2]
 
 
 def write_journal(folder: Path, rows: Sequence[Row]) -> None:

@@ -54,6 +54,12 @@ class Guesses:
         """Images by true (row) and predicted (column) class, among `count` classes."""
         return np.bincount(self.labels * count + self.classes, minlength=count**2).reshape(count, count)
 
+    def most_confused(self, count: int) -> np.ndarray:
+        """The most frequent kinds of wrong guesses, each as true class, predicted class, and number of images."""
+        wrong = np.column_stack([self.labels, self.classes])[self.labels != self.classes]
+        pairs, images = np.unique(wrong, axis=0, return_counts=True)
+        return np.column_stack([pairs, images])[np.argsort(-images, kind="stable")][:count]
+
     def worst(self, count: int) -> np.ndarray:
         """Positions of the wrong guesses that the model was most sure of."""
         wrong = np.flatnonzero(self.labels != self.classes)
