@@ -68,12 +68,13 @@ class Film:
             return
         epochs, maps, guesses, p = (arrays[name] for name in Frame._fields)
         count, images = len(epochs), len(self.images)
-        if maps.shape != (count, images, *self.grid) or guesses.shape != (count, images) or p.shape != (count, images):
+        if [array.dtype for array in (epochs, maps, guesses, p)] != [np.int64, np.uint8, np.int64, np.float32]:
+            raise ValueError("the film has other types")
+        shapes = [(count,), (count, images, *self.grid), (count, images), (count, images)]
+        if [array.shape for array in (epochs, maps, guesses, p)] != shapes:
             raise ValueError("the film has another shape")
-        right = (
-            (guesses >= 0).all() and (guesses < len(self.dataset.classes)).all() and (p >= 0).all() and (p <= 1).all()
-        )
-        if not right or count > self.epochs + 1 or (np.diff(epochs) <= 0).any() or epochs[0] < 0:
+        right = within(epochs, self.epochs) and within(guesses, len(self.dataset.classes) - 1) and within(p, 1)
+        if not right or (np.diff(epochs) <= 0).any():
             raise ValueError("the film has impossible values")
         self.frames = [Frame(int(epochs[i]), maps[i], guesses[i], p[i]) for i in range(count)]
 
@@ -81,6 +82,11 @@ class Film:
 def as_bytes(maps: np.ndarray) -> np.ndarray:
     """Maps from 0 to 1 as uint8."""
     return np.rint(255 * _finite(maps)).astype(np.uint8)
+
+
+def within(values: np.ndarray, most: float) -> bool:
+    """True if all values are from 0 to `most`."""
+    return bool(((values >= 0) & (values <= most)).all())
 
 
 def _finite(values: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from ..data.transforms import Transform
 from ..explain.attention import gaze
 from ..models import Model
 from ..train.evaluate import Guesses
-from .film import as_bytes
+from .film import as_bytes, within
 
 MATRIX = 20  # classes, up to which a confusion matrix is readable
 PAIRS = 20  # of classes that are confused most often, of which a list is shown instead
@@ -85,10 +85,12 @@ def loaded(arrays: Mapping[str, np.ndarray], images: int, grid: tuple[int, int],
               "worst": (count, 3), "probabilities": (count,), "maps": (len(found.maps), *grid)}  # fmt: skip
     if {name: array.shape for name, array in found.arrays().items()} != shapes or len(found.maps) not in (0, count):
         raise ValueError("the evaluation has another shape")
+    types = {"maps": np.uint8, "probabilities": np.float64}
+    if any(array.dtype != types.get(name, np.int64) for name, array in found.arrays().items()):
+        raise ValueError("the evaluation has other types")
     labels = np.concatenate([found.cells[:, :2].ravel(), found.worst[:, 1:].ravel()])
     counts = np.concatenate([found.totals, found.correct, found.cells[:, 2]])
-    right = (labels >= 0).all() and (labels < classes).all() and (counts >= 0).all() and (counts <= images).all()
-    right = right and (found.worst[:, 0] >= 0).all() and (found.worst[:, 0] < images).all()
-    if not right or not (found.probabilities >= 0).all() or not (found.probabilities <= 1).all():
+    right = within(labels, classes - 1) and within(counts, images) and within(found.worst[:, 0], images - 1)
+    if not right or not within(found.probabilities, 1):
         raise ValueError("the evaluation has impossible values")
     return found
