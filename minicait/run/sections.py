@@ -42,6 +42,8 @@ def text(name: object, most: int = 200) -> str:
 
 
 def duration(seconds: float) -> str:
+    if not 0 <= seconds < 1e12:  # as a log that somebody edited may claim
+        return "unknown"
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -83,7 +85,7 @@ def _facts(rows: Sequence[Row], epochs: int, device: str) -> Iterator[tuple[str,
 
 def links(run: Run) -> dict[str, str]:
     """Links to the reports and files of the run that exist."""
-    reports = {report.name: f"what the model sees in image {i}" for i, report in enumerate(run.reports, 1)}
+    reports = {report.name: f"a report on image {i}" for i, report in enumerate(run.reports, 1)}
     there = {**reports, **{name: what for name, what in FILES.items() if (run.path / name).is_file()}}
     first = ", ".join(f'<a href="{quote(name)}">image {i}</a>' for i, name in enumerate(reports, 1))
     return {
@@ -166,11 +168,12 @@ def mistakes(evaluation: Evaluation | None, shown: Mapping[int, str], images: Da
     lines = [f"<p>The wrong guesses that the model was most sure of{beside}.</p>", '<div class="pairs-of-images">']
     for number, url in shown.items():
         position, true, predicted = evaluation.worst[number].tolist()
-        name = text(_image_name(images, position), 80)
+        path, name = _image_name(images, position), text(classes[true])
         lines.append(
-            f"{_pair(url, f'{name}, class {text(classes[true])}', bool(len(evaluation.maps)))}<figcaption>"
+            f"{_pair(url, f'{text(path)}, class {name}', bool(len(evaluation.maps)))}<figcaption>"
             f'<b class="wrong">{text(classes[predicted])}</b> {evaluation.probabilities[number]:.1%}'
-            f"<span>true class: <b>{text(classes[true])}</b></span><span>{name}</span></figcaption></figure>"
+            f'<span>true class: <b>{name}</b></span><span title="{text(path)}">{text(Path(path).name)}</span>'
+            "</figcaption></figure>"
         )
     return "\n".join([*lines, "</div>"])
 

@@ -57,14 +57,14 @@ def test_it_begins_with_the_last_frame(page, folder):
     right = [guess == label for guess, label in zip(shown["guesses"][3], shown["labels"], strict=True)]
     verdicts = page.run("return [...document.querySelectorAll('#film .verdict')].map(e => e.textContent)")
     assert verdicts == ["correct" if each else "wrong" for each in right]
-    assert text(page, "#film-status").startswith(f"After epoch 3, {sum(right)} of these {len(right)} images")
+    assert text(page, "#film-status").startswith(f"After epoch 3: {sum(right)} of {len(right)} correct.")
 
 
 def test_the_slider_and_the_arrow_keys(page, folder):
     maps = tensors(folder / "page.safetensors")["film/maps"]
     page.run("document.querySelector('#frame').focus()")
     press(page, "HOME")
-    assert epoch(page) == "0 of 3" and text(page, "#film-status").startswith("Before training, ")
+    assert epoch(page) == "0 of 3" and text(page, "#film-status").startswith("Before training: ")
     np.testing.assert_allclose(pixels(page, "#film figure")[..., :3], colourise(maps[0, 0] / 255), atol=3)
     press(page, "ARROW_RIGHT", "ARROW_RIGHT")
     assert epoch(page) == "2 of 3"

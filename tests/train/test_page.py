@@ -295,7 +295,8 @@ def test_images_of_files_have_their_names(tmp_path):
     found = summary(1, guesses_of([0, 1], [1, 1]), 2, (), (2, 2))
     text = sections.mistakes(found, {0: "data:,"}, val, ["cat", "dog"])
     path = unwrapped(val).samples[0][0]
-    assert f"<span>cat/{path.name.replace('<', '&lt;')}</span>" in text and '<b class="wrong">dog</b>' in text
+    name = path.name.replace("<", "&lt;")
+    assert f'<span title="cat/{name}">{name}</span>' in text and '<b class="wrong">dog</b>' in text
 
 
 # ---- small things
@@ -310,7 +311,16 @@ def test_the_best_epoch_is_the_last_of_equals():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"), [(3.4, "3 s"), (59.6, "1 min 00 s"), (133, "2 min 13 s"), (3900, "1 h 05 min")]
+    ("seconds", "words"),
+    [
+        (3.4, "3 s"),
+        (59.6, "1 min 00 s"),
+        (133, "2 min 13 s"),
+        (3900, "1 h 05 min"),
+        (float("nan"), "unknown"),
+        (1e300, "unknown"),
+        (-1, "unknown"),
+    ],
 )
 def test_durations(seconds, words):
     assert sections.duration(seconds) == words

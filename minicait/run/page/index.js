@@ -26,7 +26,7 @@ if (numbers.film) {
     byId("epoch").textContent = `${epochs[frame]} of ${numbers.film.last}`;
     const right = labels.filter((label, i) => guesses[frame][i] === label).length;
     const when = epochs[frame] ? `After epoch ${epochs[frame]}` : "Before training";
-    status.textContent = `${when}, ${right} of these ${labels.length} images are classified correctly.`;
+    status.textContent = `${when}: ${right} of ${labels.length} correct.`;
     figures.forEach((figure, i) => {
       drawMap(figure.querySelector("canvas"), maps, frame * labels.length + i);
       const guess = guesses[frame][i], kind = guess === labels[i] ? "correct" : "wrong";
