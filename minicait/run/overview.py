@@ -143,7 +143,7 @@ class Overview:
                 "guesses": guesses.tolist(),
                 "probabilities": np.stack(columns_of["probabilities"]).astype(float).round(3).tolist(),
                 "labels": [chosen.label for chosen in self.film.images],
-                "names": {int(i): classes[i] for i in np.unique(guesses)},
+                "names": {int(i): sections.plain(classes[i]) for i in np.unique(guesses)},
             }
         return numbers
 

@@ -36,9 +36,14 @@ FILES = {  # that a run may leave behind, with what they hold
 }
 
 
+def plain(name: object, most: int = 200) -> str:
+    """A name as text, not too long and without characters that would change the text around it."""
+    return shortened(printable(name), most)
+
+
 def text(name: object, most: int = 200) -> str:
     """A name as HTML."""
-    return escape(shortened(printable(name), most))
+    return escape(plain(name, most))
 
 
 def duration(seconds: float) -> str:
