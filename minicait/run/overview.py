@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 PAGE, NUMBERS = "index.html", "page.safetensors"
 MAX_NUMBERS = 20_000_000  # bytes of page.safetensors; a film has at most 600,000
-SCRIPTS = "draw.js"  # of the reports
+DRAWING = "draw.js"  # a script of the reports
 
 
 class Overview:
@@ -101,7 +101,7 @@ class Overview:
             "signed": "none",
             "sharpness": sharpness(run.model.img_size[0]),
             "numbers": script_data(self._numbers(run.classes, shown)),
-            "script": "\n".join(["", page_file(SCRIPTS, "minicait.explain"), page_file("index.js", __package__)]),
+            "script": "\n".join(["", page_file(DRAWING, "minicait.explain"), page_file("index.js", __package__)]),
         }
         parts["script_hash"] = script_hash(
             parts["script"]
