@@ -28,6 +28,7 @@ from minicait.data import Source
 from minicait.files.download import UnreachableError
 from minicait.models import find_model
 from minicait.run.console import device_line, next_commands
+from minicait.run.overview import PAGE
 from minicait.run.plan import Plan
 from minicait.run.run import new_run
 from minicait.train import Trainer, recipe
@@ -106,8 +107,8 @@ def main() -> int:
     if run.attention_at_start is not None and run.attention_at_end is not None:
         before, after = run.attention_at_start, run.attention_at_end
         print(f"{after:.1%} of its class attention is on the object; before training it was {before:.1%}.")
-    print(f"Where it looks: {run.path / 'attention.png'}; its learning curves: {run.path / 'curves.svg'}")
-    print(f"Reports on some images, to open in a browser: {' '.join(map(str, run.reports))}")
+    print(f"The run, to open in a browser: {run.path / PAGE}; where the model looks: {run.path / 'attention.png'}")
+    print(f"What it sees in some images: {' '.join(map(str, run.reports))}")
     print(next_commands(run))
     return 0
 

@@ -63,7 +63,8 @@ def test_the_main_job_on_imagenette(tmp_path, monkeypatch, capsys):
     parts = [
         "device: NumPy", "plan: cait_tiny_64 on Imagenette",
         "data: imagenette, 10 classes, 64 pixels, 20 training images, 10 validation images",
-        "of the validation images", "attention.png", "minicait predict --weights", "minicait eval", "--resume",
+        "of the validation images", "attention.png", "index.html", "minicait predict --weights", "minicait eval",
+        "--resume",
     ]  # fmt: skip
     for part in parts:
         assert part in text, part

@@ -15,6 +15,7 @@ from ..files.pretrained import open_pretrained
 from ..models import FAMILIES, Config, find_model, list_models
 from ..models.grafit import GrafitConfig
 from ..run.console import next_commands
+from ..run.overview import PAGE
 from ..run.plan import Plan, absolute
 from ..run.run import new_run, resume_run
 from ..text import printable
@@ -102,10 +103,9 @@ def _train(args: argparse.Namespace) -> int:
         if args.overfit_one_batch:
             print(f"the model classifies {last.top1:.1%} of the batch correctly")
         print(printable(f"best weights: {run.best_weights}, top-1 {run.best:.1%}"))
+        print(printable(f"to open in a browser: {run.path / PAGE}"))
         pictures = [run.path / name for name in ("curves.svg", "attention.png") if (run.path / name).is_file()]
-        print(printable(f"see {' and '.join(map(str, pictures))}"))
-        if run.reports:
-            print(printable(f"reports on some images, to open in a browser: {' '.join(map(str, run.reports))}"))
+        print(printable(f"see also {' '.join(map(str, [*pictures, *run.reports]))}"))
         if run.signals.received is not None and number + 1 < args.runs:
             print(f"stopped after {number + 1} of {args.runs} runs: {_mean(scores)}")
             return 128 + run.signals.received

@@ -84,6 +84,8 @@ def _weights_info(args: argparse.Namespace) -> int:
         print(f"configuration: {json.dumps(file.info.config.to_json())}")
         print(f"classes: {printable(shown)}")
         print(f"mean {file.info.mean}, std {file.info.std}, crop ratio {file.info.crop_ratio}")
+        if file.info.origin is not None:
+            print(f"origin: {printable(file.info.origin)}")
     return 0
 
 

@@ -7,7 +7,7 @@ so results do not depend on the number of threads.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -189,12 +189,27 @@ def _stacked(samples: list[Sample]) -> Batch:
     return Batch(np.stack([sample.image for sample in samples]), targets if len(targets) > 1 else targets["labels"])
 
 
-def some_of_each_class(dataset: Dataset, transform: Transform | None, count: int) -> dict[int, np.ndarray]:
-    """Return one image each of up to `count` classes, by label; damaged images are skipped."""
+def readable_images(dataset: Dataset, transform: Transform | None, indices: Iterable[int]) -> dict[int, np.ndarray]:
+    """Return prepared images by their index in the dataset; damaged images are skipped."""
+    loader, order = Loader(dataset, 1, transform=transform, threads=0, skip_bad=True), np.array([*indices], int)
+    samples = {int(index): loader._sample(order, position, Stream()) for position, index in enumerate(order)}
+    return {index: sample.image for index, sample in samples.items() if sample is not None}
+
+
+class Chosen(NamedTuple):
+    position: int  # in the dataset
+    label: int
+    image: np.ndarray
+
+
+def some_of_each_class(dataset: Dataset, transform: Transform | None, count: int, of_each: int = 1) -> list[Chosen]:
+    """Return up to `count` images, at most `of_each` of a class, in the order of labels; damaged images are skipped."""
     loader = Loader(dataset, 1, transform=transform, threads=0, skip_bad=True)
-    order = np.arange(0, len(dataset), max(1, len(dataset) // (4 * len(dataset.classes))))
-    found: dict[int, np.ndarray] = {}
+    order = np.arange(0, len(dataset), max(1, len(dataset) // (4 * of_each * len(dataset.classes))))
+    found: list[Chosen] = []
     for position in range(len(order)):
         if len(found) < count and (sample := loader._sample(order, position, Stream())) is not None:
-            found.setdefault(int(sample.targets["labels"]), sample.image)
-    return dict(sorted(found.items()))
+            label = int(sample.targets["labels"])
+            if [chosen.label for chosen in found].count(label) < of_each:
+                found.append(Chosen(int(order[position]), label, sample.image))
+    return sorted(found, key=lambda chosen: chosen.label)

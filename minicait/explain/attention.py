@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -15,6 +16,7 @@ from ..models import Model, Outputs
 from ..models.maps import image_maps, token_rows
 from ..nn import evaluation_mode
 from ..nn.record import Record, record
+from ..train.evaluate import in_pieces
 from .colours import CIVIDIS, colourise, rescale
 
 SIDE, GAP, CAPTION = 160, 8, 18  # pixels, on a sheet
@@ -43,6 +45,29 @@ def saliency(attention: np.ndarray, share: float = 1.0) -> np.ndarray:
     return rescale(attention.mean(axis=0), share)
 
 
+class Gaze(NamedTuple):
+    """Where a model looks in some images, and what it predicts for them."""
+
+    maps: list[np.ndarray]  # each (B, rows, columns), from 0 to 1; those of `image_maps`, so there may be none
+    probabilities: np.ndarray  # (B, K)
+
+
+def gaze(model: Model, images: Any, threads: int | None = None, micro_batch: int | None = None) -> Gaze:
+    """Maps and predictions in evaluation mode, by micro-batches on threads, on the model's device."""
+
+    def look(part: Any) -> tuple[list[np.ndarray], np.ndarray]:
+        with record(model.body) as inside:
+            outputs = model.outputs(part)
+        share = 1.0 if inside.class_attention or outputs.tokens is not None else SHARE
+        maps = image_maps(inside, outputs, model.config)
+        scaled = [np.stack([rescale(one.reshape(model.grid), share) for one in each]) for each in maps]
+        return scaled, softmax(outputs.logits.numpy(), -1)
+
+    pieces = list(in_pieces(model, images, threads, micro_batch, look))
+    maps = [np.concatenate(parts) for parts in zip(*(piece[0] for piece in pieces), strict=True)]
+    return Gaze(maps, np.concatenate([piece[1] for piece in pieces]))
+
+
 def attention_sheet(
     model: Model, images: np.ndarray, labels: Sequence[int], classes: Sequence[str]
 ) -> Image.Image | None:
@@ -50,12 +75,9 @@ def attention_sheet(
 
     None if the model has no such maps.
     """
-    inside, outputs = recorded(model, images)
-    maps = [each.reshape(-1, *model.grid) for each in image_maps(inside, outputs, model.config)]
+    maps, p = gaze(model, images)
     if not maps:
         return None
-    p = softmax(outputs.logits.numpy(), -1)
-    share = 1.0 if inside.class_attention or outputs.tokens is not None else SHARE
     resampling = Image.Resampling.NEAREST if images.shape[2] < SIDE else Image.Resampling.LANCZOS
     captions = []
     for values, label in zip(p, labels, strict=True):
@@ -70,7 +92,7 @@ def attention_sheet(
         top = GAP + i * height
         draw.text((GAP, top), caption, "black", font)
         image = Image.fromarray(denormalise(images[i])).resize((SIDE, SIDE), resampling)
-        pictures = [image] + [overlay(image, rescale(each[i], share)) for each in maps]
+        pictures = [image] + [overlay(image, each[i]) for each in maps]
         for j, picture in enumerate(pictures):
             sheet.paste(picture, (GAP + j * (SIDE + GAP), top + CAPTION))
     return sheet

@@ -75,6 +75,13 @@ class Inside:
         return layers if self.own_stage else layers[-1:]
 
     @property
+    def first_map(self) -> np.ndarray | None:
+        """Where the model looks (rows, columns): the first of `image_maps`; None if it has no such map."""
+        if self.salient:
+            return self.class_attention[self.salient[0]].mean(axis=0)
+        return self.class_maps[0] if len(self.class_maps) else None
+
+    @property
     def share(self) -> float:
         """Share of the patches that the scale of class attention covers."""
         return 1.0 if self.own_stage else SHARE
@@ -82,10 +89,8 @@ class Inside:
     @property
     def start(self) -> int:
         """The patch to show first: the one that the class token looks at most, or one in the middle."""
-        if self.salient:
-            return int(self.class_attention[self.salient[0]].mean(axis=0).argmax())
-        if len(self.class_maps):
-            return int(self.class_maps[0].argmax())
+        if self.first_map is not None:
+            return int(self.first_map.argmax())
         return self.grid[0] // 2 * self.grid[1] + self.grid[1] // 2
 
     @property

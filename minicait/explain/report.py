@@ -6,26 +6,25 @@ the model has. An equation is on the page if a section refers to it, and the foo
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 import re
 from html import escape
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from .colours import CIVIDIS, DIVERGING
+from .facts import Facts, sentences, verdict
 from .inside import Inside
 from .maps import all_maps, patch_labels
 from .packing import Packed, pack
-from .sections import branch_section, data_url, map_sections, page, patch_section, predictions, texts
+from .sections import branch_section, map_sections, patch_section, predictions, texts
+from .templates import fill, gradient, image_url, page_file, script_data, script_hash, sharpness
 
-SCRIPTS = ("maps.js", "report.js")
+STYLES = ("base.css", "report.css")
+SCRIPTS = ("draw.js", "maps.js", "report.js")
 
 
-def report(inside: Inside, title: str, graph: str) -> str:
+def report(inside: Inside, title: str, graph: str, facts: Facts | None = None) -> str:
     """Return the page about one image; `graph` is the SVG of a block (see block_graph)."""
     from .. import __version__
 
@@ -43,25 +42,35 @@ def report(inside: Inside, title: str, graph: str) -> str:
         **sections,
         "equations": equations,
         "sources": sources,
+        "facts": _facts(inside, facts or Facts()),
         "title": escape(title),
         "model": f"{article} {escape(inside.model)}",
         "version": __version__,
         "rows": rows,
         "columns": columns,
         "depth": max(1, len(packed.layers)),
-        "scale": _gradient(CIVIDIS),
-        "signed": _gradient(DIVERGING),
-        "sharpness": "pixelated" if inside.image.shape[0] < 128 else "auto",
-        "image": data_url(Image.fromarray(inside.image), "PNG" if inside.image.shape[0] < 128 else "JPEG"),
+        "scale": gradient(CIVIDIS),
+        "signed": gradient(DIVERGING),
+        "sharpness": sharpness(inside.image.shape[0]),
+        "image": image_url(inside.image),
         "graph": graph,
         "no_graph": "" if graph else " hidden",
-        "numbers": json.dumps(_numbers(inside, packed), separators=(",", ":")).replace("<", "\\u003c"),
+        "numbers": script_data(_numbers(inside, packed)),
         "packed": packed.text,
-        "script": "\n".join(["", *map(page, SCRIPTS)]),
+        "script": "\n".join(["", *map(page_file, SCRIPTS)]),
     }
-    parts["script_hash"] = _hash(parts["script"])  # the page runs this script, loads nothing, and sends nothing
-    parts["style"] = _fill(page("report.css"), parts)
-    return _fill(page("report.html"), parts)
+    parts["script_hash"] = script_hash(parts["script"])  # the page runs this script, loads nothing, and sends nothing
+    parts["style"] = "".join(fill(page_file(name), parts) for name in STYLES)
+    return fill(page_file("report.html"), parts)
+
+
+def _facts(inside: Inside, facts: Facts) -> str:
+    judged, more = verdict(inside, facts), " ".join(sentences(inside, facts))
+    lines = [f'<p class="small">{escape(more)}</p>'] if more else []
+    if judged is not None:
+        kind = "correct" if judged[0] else "wrong"
+        lines.insert(0, f'<p class="verdict"><b class="{kind}">{kind.capitalize()}.</b> {escape(judged[1])}</p>')
+    return "\n".join(lines)
 
 
 def rounded(values: np.ndarray, digits: int = 5) -> Any:
@@ -81,20 +90,6 @@ def _equations(body: str) -> tuple[str, str]:
         of = f" ({papers[source].words})" if source and len(papers) > 1 else ""
         lines.append(text.replace("</strong>", f"{of}</strong>", 1))
     return "\n".join(lines), "; ".join(paper.text for paper in papers.values())
-
-
-def _fill(text: str, parts: dict[str, Any]) -> str:
-    """Fill in placeholders, in one pass: inserted text is not searched again."""
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: str(parts[found[1]]), text)
-
-
-def _hash(script: str) -> str:
-    """Hash of an inline script, as a Content-Security-Policy names it."""
-    return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
-
-
-def _gradient(colours: np.ndarray) -> str:
-    return f"linear-gradient(90deg, {', '.join('rgb({:g} {:g} {:g})'.format(*c) for c in colours)})"
 
 
 def _numbers(inside: Inside, packed: Packed) -> dict[str, Any]:

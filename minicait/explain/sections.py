@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import re
 from collections.abc import Iterator
 from functools import cache
 from html import escape
-from importlib.resources import files
 from typing import NamedTuple
-
-from PIL import Image
 
 from .charts import Chart, as_svg, block_equation, charts, layer_label, sparsity_chart
 from .inside import Inside
 from .maps import Maps, all_maps, patch_labels
 from .packing import Packed
 from .pictures import saliency_picture
+from .templates import data_url, page_file
 
 OF_ALL_MAPS = """
 <label>Opacity <input type="range" id="opacity" min="0" max="100" value="70">
@@ -32,15 +28,10 @@ class Text(NamedTuple):
     words: str  # behind its name
 
 
-def page(name: str) -> str:
-    """Read a file of the folder page/."""
-    return files(__package__).joinpath("page", name).read_text(encoding="utf-8")
-
-
 @cache
 def texts(name: str = "texts.html") -> dict[str, Text]:
     """Read a file of texts by name: each stands under a comment with its name and perhaps more words."""
-    _, *parts = re.split(r"<!-- (\S+) ?(.*) -->\n", page(name))
+    _, *parts = re.split(r"<!-- (\S+) ?(.*) -->\n", page_file(name))
     return {key: Text(text.strip(), words) for key, words, text in zip(*(parts[i::3] for i in range(3)), strict=True)}
 
 
@@ -218,9 +209,3 @@ def _about_branches(inside: Inside, learned: bool) -> Iterator[str]:
 
 def _chart(chart: Chart) -> str:
     return f'<h3>{chart.title}</h3>\n<div class="scroll">{as_svg(chart)}</div>'
-
-
-def data_url(picture: Image.Image, kind: str) -> str:
-    content = io.BytesIO()
-    picture.save(content, kind, quality=90)
-    return f"data:image/{kind.lower()};base64,{base64.b64encode(content.getvalue()).decode('ascii')}"

@@ -13,6 +13,8 @@ from ..files.atomic import atomic, write_text
 from ..models import Model
 from .attention import saliency
 from .block_graph import block_graph
+from .facts import Facts
+from .facts import as_numbers as known_numbers
 from .inside import Inside, look
 from .maps import patch_labels
 from .pictures import pictures
@@ -20,10 +22,16 @@ from .report import report, rounded
 
 
 def write_report(
-    inside: Inside, path: Path, title: str, graph: str, png: bool = False, numbers: bool = False
+    inside: Inside,
+    path: Path,
+    title: str,
+    graph: str,
+    png: bool = False,
+    numbers: bool = False,
+    facts: Facts | None = None,
 ) -> list[Path]:
     """Write report.html; with `png` also report-saliency-1.png etc., with `numbers` report.json. Return the paths."""
-    write_text(path, report(inside, title, graph))
+    write_text(path, report(inside, title, graph, facts))
     written = [path]
     if png:
         for name, picture in pictures(inside):
@@ -35,19 +43,24 @@ def write_report(
             write_text(written[-1], graph)
     if numbers:
         written.append(path.with_suffix(".json"))
-        write_text(written[-1], json.dumps(as_numbers(inside, title), ensure_ascii=False))
+        write_text(written[-1], json.dumps(as_numbers(inside, title, facts), ensure_ascii=False))
     return written
 
 
 def write_reports(
-    model: Model, images: Sequence[np.ndarray], titles: Sequence[str], classes: Sequence[str], path: Path
+    model: Model,
+    images: Sequence[np.ndarray],
+    titles: Sequence[str],
+    classes: Sequence[str],
+    path: Path,
+    facts: Sequence[Facts],
 ) -> list[Path]:
     """Write report-1.html, report-2.html and so on, one for each image (H, W, 3) in uint8."""
     seen = [look(model, image, classes) for image in images]
     graph = block_graph(model)
     return [
-        write_report(inside, numbered(path, i), title, graph)[0]
-        for i, (inside, title) in enumerate(zip(seen, titles, strict=True), 1)
+        write_report(inside, numbered(path, i), title, graph, facts=known)[0]
+        for i, (inside, title, known) in enumerate(zip(seen, titles, facts, strict=True), 1)
     ]
 
 
@@ -55,13 +68,14 @@ def numbered(path: Path, number: int) -> Path:
     return path.with_stem(f"{path.stem}-{number}")
 
 
-def as_numbers(inside: Inside, title: str) -> dict[str, Any]:
+def as_numbers(inside: Inside, title: str, facts: Facts | None = None) -> dict[str, Any]:
     """Return the numbers of the report; of what patches take from each other, only that of the patch shown first."""
     _, columns = inside.grid
     guesses = [{"class": inside.classes[i], "index": i, "probability": float(inside.probabilities[i])}
                for i in inside.best]  # fmt: skip
     patch = {"row": inside.start // columns, "column": inside.start % columns}
     numbers: dict[str, Any] = {"image": title, "model": inside.model, "guesses": guesses}
+    numbers |= known_numbers(inside, facts or Facts())
     if len(inside.class_attention):
         numbers["class_attention"] = rounded(inside.class_attention)  # [layer][head][row][column]
         numbers["class_attention_to_itself"] = rounded(inside.to_itself)

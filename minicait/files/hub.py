@@ -83,9 +83,8 @@ def export_model(model: Model, info: Info, folder: Path, card: str, half: bool =
     if folder.exists():
         raise ValueError(f"{folder} exists already")
     folder.mkdir(parents=True)
-    prepared = info.mean, info.std, info.crop_ratio
-    dtype = np.float16 if half else None
-    save_weights(model, folder / WEIGHTS, info.class_names, *prepared, dtype=dtype)
+    own, dtype = (info.class_names, info.mean, info.std, info.crop_ratio, info.origin), np.float16 if half else None
+    save_weights(model, folder / WEIGHTS, *own, dtype=dtype)
     write_text(folder / "config.json", json.dumps(config, indent=1) + "\n")
     write_text(folder / "README.md", card)
 

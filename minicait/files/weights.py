@@ -35,6 +35,7 @@ from .zipped import Entry, verify
 PYTORCH = (".pth", ".pt", ".pth.tar")
 FORMATS = (".safetensors", ".npz", *PYTORCH)
 MAX_CLASS_NAME = 500  # characters; those of ImageNet have up to 121
+MAX_ORIGIN = 200  # characters
 MAX_SHARING = 4  # times the size of a .pth file that its tensors may have together, because some are tied
 PLAIN_ENTRIES, EMA_ENTRIES = ("model", "state_dict", ""), ("model_ema", "state_dict_ema")  # in training checkpoints
 
@@ -49,6 +50,7 @@ class Info:
     mean: tuple[float, ...] = MEAN
     std: tuple[float, ...] = STD
     crop_ratio: float = 1.0
+    origin: str | None = None  # such as "shapes-tiny-1, epoch 9 of 10, averaged weights"
 
     def __post_init__(self) -> None:
         names, count = self.class_names, self.config.num_classes
@@ -64,9 +66,12 @@ class Info:
             raise ValueError("mean and std must be three numbers each, std at least 0.001")
         if not MIN_CROP_RATIO <= self.crop_ratio <= 1:
             raise ValueError(f"a crop_ratio of {self.crop_ratio} is not in [{MIN_CROP_RATIO}, 1]")
+        if self.origin is not None and not (isinstance(self.origin, str) and len(self.origin) <= MAX_ORIGIN):
+            raise ValueError(f"origin must be a string of at most {MAX_ORIGIN} characters")
 
     def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "config": self.config.to_json()}
+        known = {key: value for key, value in vars(self).items() if key != "origin" or value is not None}
+        return {**known, "config": self.config.to_json()}
 
     @staticmethod
     def from_json(content: Any) -> Info:
@@ -75,7 +80,7 @@ class Info:
             raise ValueError("expected an object")
         family = family_named(content.get("family", "cait"))
         config = family.model.config_type.from_json(content.get("config"))
-        rest = {key: content[key] for key in ("class_names", "mean", "std", "crop_ratio") if key in content}
+        rest = {key: content[key] for key in ("class_names", "mean", "std", "crop_ratio", "origin") if key in content}
         return Info(family.name, config, **rest)
 
 
@@ -198,12 +203,14 @@ def save_weights(
     mean: Sequence[float] = MEAN,
     std: Sequence[float] = STD,
     crop_ratio: float = 1.0,
+    origin: str | None = None,
     dtype: Any = None,
 ) -> None:
     """Write `.safetensors` from which `load_model` builds the model again.
 
-    `mean`, `std` and `crop_ratio` tell how images were prepared. With `dtype` float16 the file is half as large; the
-    weights are float32 again when they are read. The file appears under its name only when it is complete.
+    `mean`, `std` and `crop_ratio` tell how images were prepared, `origin` where the weights come from. With `dtype`
+    float16 the file is half as large; the weights are float32 again when they are read. The file appears under its name
+    only when it is complete.
     """
     path = Path(path)
     if path.suffix != ".safetensors":
@@ -215,7 +222,8 @@ def save_weights(
     if family is None:
         raise ValueError(f"save_weights: {type(model).__name__} is not a model of a family, so no file can describe it")
     names = None if classes is None else [str(name) for name in classes]
-    info = Info(family.name, model.config, names, tuple(map(float, mean)), tuple(map(float, std)), float(crop_ratio))
+    means, stds = tuple(map(float, mean)), tuple(map(float, std))
+    info = Info(family.name, model.config, names, means, stds, float(crop_ratio), origin)
     tensors = {name: _stored(name, array, dtype) for name, array in model.state_dict().items()}
     write_tensors(path, tensors, {"format": "np", "minicait": json.dumps(info.to_json())})
 
@@ -229,6 +237,11 @@ def _stored(name: str, values: np.ndarray, dtype: Any) -> np.ndarray:
     if not np.isfinite(stored).all():
         raise ValueError(f"save_weights: {name} has values that are not finite in {np.dtype(dtype)}")
     return stored
+
+
+def with_origin(name: str, origin: str | None) -> str:
+    """Name of a weights file, followed by the origin of the weights if it is known."""
+    return name if origin is None else f"{name} ({origin})"
 
 
 def _open_safetensors(path: Path) -> WeightFile:

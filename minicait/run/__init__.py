@@ -4,8 +4,11 @@ plan        everything that decides the result of a run, as plain data
 run         the run itself
 folder      a new folder for each run, and its plan as a file
 console     printed text: device, model, data, estimate, next commands
-journal     a row per epoch, as log.csv and as curves
-pictures    curves, a training batch, and the attention of the trained model; `label_picture`: label maps
+journal     a row per epoch, as log.csv and as curves.svg; `curves` draws any lines with labelled axes
+pictures    a training batch, and the attention of the trained model; `label_picture`: label maps
+overview    the page of a run, index.html, by `sections` and the templates in page/; `film` has the maps of a few images
+            over the epochs, `mistakes` the last evaluation
+finish      pictures and reports of the best weights, after training
 advice      errors with advice on how to continue, and a micro-batch that fits a GPU's memory
 signals     Ctrl-C, SIGTERM and SIGHUP
 progress    what a run adds to its checkpoints, of which the last two are kept

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -80,12 +81,18 @@ def estimate(run: Run, seconds_per_batch: float) -> str:
     seconds = seconds_per_batch * (r.epochs * len(run.train_loader) - run.trainer.batches)
     evaluations = -(-(r.epochs - run.trainer.epoch) // run.evaluate_every) * (1 if run.trainer.ema is None else 2)
     seconds += seconds_per_batch / r.batch_size * FORWARD_COST * evaluations * len(run.images.val)
+    memory = ", ".join(f"{size} {what}" for size, what in memory_in_use(run.trainer.device))
+    return ", ".join(filter(None, (f"estimate: {seconds / 60:.1f} minutes left", memory)))
+
+
+def memory_in_use(device: str) -> Iterator[tuple[str, str]]:
+    """Yield sizes, and what is so large, as far as they are known."""
     peak = peak_megabytes()
-    memory = "" if peak is None else f", {peak / 2**10:.2f} GB peak memory so far"
-    if run.trainer.device != "cpu":
-        gpu = cuda.memory(run.trainer.device)
-        memory += f", {gpu.held / 2**30:.1f} of {gpu.total / 2**30:.1f} GB of GPU memory in use"
-    return f"estimate: {seconds / 60:.1f} minutes left{memory}"
+    if peak is not None:
+        yield f"{peak / 2**10:.2f} GB", "peak memory so far"
+    if device != "cpu":
+        gpu = cuda.memory(device)
+        yield f"{gpu.held / 2**30:.1f}", f"of {gpu.total / 2**30:.1f} GB of GPU memory in use"
 
 
 def next_commands(run: Run) -> str:

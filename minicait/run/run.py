@@ -10,7 +10,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
 from tqdm import tqdm
 
 from autograd import cuda
@@ -20,21 +19,21 @@ from ..data.groups import unwrapped
 from ..data.loader import Loader
 from ..data.shapes import Shapes
 from ..data.transforms import evaluation, training
-from ..files.pretrained import load_model
 from ..files.weights import save_weights
 from ..models import Model
-from ..text import printable
+from ..text import printable, shortened
 from ..train.checkpoint import Checkpoint, save_checkpoint
-from ..train.evaluate import attention_inside, evaluate
-from ..train.retrieval import embed_batches, spread
+from ..train.evaluate import attention_inside
 from ..train.teacher import Teacher
 from ..train.trainer import Epoch, NotFiniteError, Trainer
 from .advice import SMALLER, error_advice, memory_advice, training_memory
 from .console import estimate, first_lines, resume_command
+from .finish import after_training
 from .folder import make_weights_folder, new_folder, read_plan, write_plan
 from .journal import Row, write_journal
 from .lock import FolderLock
-from .pictures import batch_picture, draw_attention, write_picture
+from .overview import Overview
+from .pictures import batch_picture, write_picture
 from .plan import Plan
 from .progress import Progress, last_checkpoint, other_numerics, previous, set_aside
 from .signals import Stopped, StopSignals
@@ -65,13 +64,14 @@ def resume_run(path: Path, **options: Any) -> Run:
     except BaseException:
         lock.release()
         raise
-    run.lock, run.warnings = lock, [w for w in (damage, other_numerics(checkpoint, run.device)) if w is not None]
+    warnings = damage, other_numerics(checkpoint, run.device), run.overview.load(path, run.trainer.epoch)
+    run.lock, run.warnings = lock, [warning for warning in warnings if warning is not None]
     return run
 
 
 class Run:
-    """A training run in a folder: args.json, log.csv, curves.svg, train_batch.jpg, weights/, checkpoint.safetensors,
-    report-1.html etc., and attention.png for a model that has a map of where it looks.
+    """A training run in a folder: index.html, args.json, log.csv, curves.svg, train_batch.jpg, weights/,
+    checkpoint.safetensors, report-1.html etc., and attention.png for a model that has a map of where it looks.
 
     model  receives the weights of a checkpoint; by default the plan's initial model
     """
@@ -127,6 +127,7 @@ class Run:
         self.attention_at_start: float | None = None
         self.attention_at_end: float | None = None  # of the best weights
         self.reports: list[Path] = []
+        self.overview = Overview(self.images.val, crop, r.epochs, self.model.grid)
 
     @property
     def checkpoint(self) -> Path:
@@ -157,16 +158,17 @@ class Run:
                 self.session_start, self.session_batch, self.train_loader.waited = time.perf_counter(), done, 0.0
                 loaders, calls = self.loaders, (self._after_batch, self._after_epoch)
                 self.trainer.fit(*loaders, *calls, self.evaluate_every)
-            self._after_training()
+            after_training(self)
         return self.rows[-1]
 
     def _before_training(self) -> None:
         self._save_checkpoint()  # so that a run can be resumed even before its first batch
         first = next(self.train_loader.epoch(0))
         write_picture(self.path / "train_batch.jpg", batch_picture(first.images[:32]))
-        self.attention_at_start = self._attention_inside(self.model)
+        self.attention_at_start = self.attention_inside(self.model)
         if self.attention_at_start is not None:
             print(f"attention inside the object, before training: {self.attention_at_start:.1%}")
+        self.overview.update(self)
 
     def _after_batch(self, loss: float) -> None:
         self.bar.update()
@@ -189,7 +191,7 @@ class Run:
         reported = self.rows[-1].left_out if self.rows else 0
         row = Row(
             epoch.number, epoch.steps, epoch.lr, epoch.loss, val_loss, top1, top5, ema_top1, ema_top5,
-            self._attention_inside(self.model), batches * loader.batch_size / epoch.seconds,
+            self.attention_inside(self.model), batches * loader.batch_size / epoch.seconds,
             loader.waited / epoch.seconds, time.perf_counter() - self.start_time, len(bad), epoch.skipped,
             epoch.loss_scale,
         )  # fmt: skip
@@ -204,42 +206,24 @@ class Run:
         self._save_weights("last")
         if row.top1 is not None and max(row.top1, row.score) >= self.best:  # of equals, the later one
             self.best = max(row.top1, row.score)
-            with nullcontext() if self.trainer.ema is None or row.score < row.top1 else self.trainer.ema.applied():
-                self._save_weights("best")
+            average = None if row.score < row.top1 else self.trainer.ema
+            with nullcontext() if average is None else average.applied():
+                self._save_weights("best", "" if average is None else ", averaged weights")
         write_journal(self.path, self.rows)
+        self.overview.update(self, epoch.guesses)
         self._save_checkpoint()
         if self.signals.received is not None and epoch.number < self.plan.recipe.epochs:
             raise Stopped(self.signals.received, resume_command(self))
 
-    def _after_training(self) -> None:
-        """Show what the best weights look at."""
-        if self.shapes is not None:
-            write_picture(self.path / "example.png", Image.fromarray(self.shapes[0][0]))
-        model, _ = load_model(self.best_weights)
-        if model.has_memory:
-            self._refresh_memory(model)
-        self.attention_at_end = self._attention_inside(model)
-        self.reports = draw_attention(self.path, model, self.images.val, self.val_loader.transform)
-
-    def _refresh_memory(self, model: Model) -> None:
-        """Embed all training images with the best weights: in training, each had those of the step that saw it."""
-        crop = self.val_loader.transform
-        images = Loader(self.images.train, EVALUATION_BATCH, False, 0, crop, 1, self.threads, self.skip_bad, True)
-        found = embed_batches(model.to(self.device), images, self.threads, self.micro_batch)
-        model.refresh(found.samples, found.labels, found.vectors)
-        save_weights(model, self.best_weights, self.classes, crop_ratio=self.plan.recipe.crop_ratio)
-        scores = evaluate(model, self.val_loader, self.threads, self.micro_batch)
-        tqdm.write(f"best weights, with the embeddings of all training images computed anew: top-1 {scores.top1:.1%}; "
-                   f"mean cosine of two images {spread(found.vectors)[0]:.2f} (1: collapsed)")  # fmt: skip
-
-    def _attention_inside(self, model: Model) -> float | None:
+    def attention_inside(self, model: Model) -> float | None:
         if self.shapes is None:
             return None
         return attention_inside(model, self.shapes, threads=self.threads, micro_batch=self.micro_batch)
 
-    def _save_weights(self, name: str) -> None:
-        path = self.path / f"weights/{name}.safetensors"
-        save_weights(self.model, path, self.classes, crop_ratio=self.plan.recipe.crop_ratio)
+    def _save_weights(self, name: str, kind: str = "") -> None:
+        path, r = self.path / f"weights/{name}.safetensors", self.plan.recipe
+        origin = f"{shortened(printable(self.path.resolve().name))}, epoch {self.trainer.epoch} of {r.epochs}{kind}"
+        save_weights(self.model, path, self.classes, crop_ratio=r.crop_ratio, origin=origin)
 
     def _save_checkpoint(self) -> None:
         if (name := self.trainer.first_not_finite()) is not None:  # do not overwrite a good one

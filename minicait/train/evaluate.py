@@ -54,6 +54,12 @@ class Guesses:
         """Images by true (row) and predicted (column) class, among `count` classes."""
         return np.bincount(self.labels * count + self.classes, minlength=count**2).reshape(count, count)
 
+    def most_confused(self, count: int) -> np.ndarray:
+        """The most frequent kinds of wrong guesses, each as true class, predicted class, and number of images."""
+        wrong = np.column_stack([self.labels, self.classes])[self.labels != self.classes]
+        pairs, images = np.unique(wrong, axis=0, return_counts=True)
+        return np.column_stack([pairs, images])[np.argsort(-images, kind="stable")][:count]
+
     def worst(self, count: int) -> np.ndarray:
         """Positions of the wrong guesses that the model was most sure of."""
         wrong = np.flatnonzero(self.labels != self.classes)
@@ -190,10 +196,7 @@ def attention_inside(
     """
     rendered = [shapes.render(i) for i in range(min(count, len(shapes)))]
     images = normalise(np.stack([image for image, _, _ in rendered]))
-    masks = np.stack([mask for _, mask, _ in rendered]).astype(np.float64)
-    rows, columns = model.grid
-    patches = masks.reshape(-1, rows, masks.shape[1] // rows, columns, masks.shape[2] // columns)
-    covered = patches.mean(axis=(2, 4)).reshape(len(masks), -1)
+    masks = np.stack([mask for _, mask, _ in rendered])
 
     def look(part: Any) -> list[np.ndarray]:
         with record(model.body) as inside:
@@ -205,5 +208,12 @@ def attention_inside(
         if not found:
             return None
         maps += found
-    attention = np.concatenate(maps)
-    return float(((attention * covered).sum(1) / attention.sum(1)).mean())
+    return float(share_inside(np.concatenate(maps), masks, model.grid).mean())
+
+
+def share_inside(attention: np.ndarray, masks: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
+    """Share of the attention to patches (B, N), in rows and columns of a grid, that falls on objects (B, H, W)."""
+    (rows, columns), (count, height, width) = grid, masks.shape
+    patches = masks.astype(np.float64).reshape(count, rows, height // rows, columns, width // columns)
+    covered = patches.mean(axis=(2, 4)).reshape(count, -1)
+    return (attention * covered).sum(1) / attention.sum(1)

@@ -52,7 +52,8 @@ def test_two_processes_never_train_in_one_folder(tmp_path):
 
 
 LINKED = ["log.csv", "curves.svg", "report-1.html", "args.json", "checkpoint.safetensors", "weights/best.safetensors",
-          "checkpoint-previous.safetensors", "attention.png", ".log.csv.tmp", ".lock"]  # fmt: skip
+          "checkpoint-previous.safetensors", "attention.png", ".log.csv.tmp", ".lock", "index.html",
+          "page.safetensors"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", LINKED)

@@ -207,7 +207,8 @@ def test_a_run_of_a_model_that_does_not_tell_where_it_looks(run, new_family, cap
     """There is no picture of it, but there are reports."""
     assert {path.name for path in run.iterdir()} == {
         "args.json", "log.csv", "curves.svg", "train_batch.jpg", "example.png", "weights", "checkpoint.safetensors",
-        "checkpoint-previous.safetensors", "report-1.html", "report-2.html", "report-3.html",
+        "checkpoint-previous.safetensors", "report-1.html", "report-2.html", "report-3.html", "index.html",
+        "page.safetensors",
     }  # fmt: skip
     assert [row["attention_inside"] for row in log(run)] == [""] * 3
     plan = json.loads((run / "args.json").read_text())
@@ -268,7 +269,7 @@ def test_a_model_that_has_nothing_special_is_explained(run, new_family, tmp_path
     weights = ["--weights", str(run / "weights/best.safetensors"), "--out", str(tmp_path / "r.html")]
     assert main(["explain", str(run / "example.png"), *weights, "--png", "--json"]) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"r.html", "r.json", "r-image.png", "r-residual-ratio.png"}
-    assert set(json.loads((tmp_path / "r.json").read_text())) == {"image", "model", "guesses", "branches"}
+    assert set(json.loads((tmp_path / "r.json").read_text())) == {"image", "model", "weights", "guesses", "branches"}
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert "Layer layers.1, FFN: " in page and "Blocks add residual branches to the main path" in page
     assert "<canvas" not in page and "class token" not in page and "LayerScale" not in page

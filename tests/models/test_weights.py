@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import minicait
+from minicait.cli import main
 from minicait.files.weights import open_weights
 from minicait.models.cait import CaiT
 from minicait.models.positions import bicubic, resize_positions
@@ -40,6 +41,19 @@ def test_a_file_alone_rebuilds_the_model(tmp_path):
     assert again.config == model.config and not again.training
     assert (info.class_names, tuple(info.mean), info.crop_ratio) == (names, (0.5, 0.5, 0.5), 0.9)
     assert [p.name for p in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_the_origin_of_weights(tmp_path, capsys):
+    path = tmp_path / "w.safetensors"
+    minicait.save_weights(random_model(), path, origin="flowers-1, epoch 9 of 10")
+    assert minicait.load_model(path)[1].origin == "flowers-1, epoch 9 of 10"
+    assert main(["weights", "info", str(path)]) == 0
+    assert "origin: flowers-1, epoch 9 of 10\n" in capsys.readouterr().out
+    minicait.save_weights(random_model(), path)
+    assert minicait.load_model(path)[1].origin is None and b"origin" not in path.read_bytes()
+    for wrong in ("x" * 201, 7, ["x"]):
+        with pytest.raises(ValueError, match="origin must be a string of at most 200 characters"):
+            minicait.save_weights(random_model(), path, origin=wrong)
 
 
 @pytest.mark.parametrize("prefix", ["", "module."])

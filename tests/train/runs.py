@@ -56,8 +56,9 @@ def log(folder):
 
 
 def assert_same_run(a, b):
-    """All weights, the optimiser, the averages, and the log but for its times."""
-    for name in ("weights/last.safetensors", "weights/best.safetensors", "checkpoint.safetensors"):
+    """All weights, the optimiser, the averages, the numbers of the page, and the log but for its times."""
+    weights = "weights/last.safetensors", "weights/best.safetensors"
+    for name in (*weights, "checkpoint.safetensors", "page.safetensors"):
         left, right = tensors(a / name), tensors(b / name)
         assert left.keys() == right.keys()
         for key in left:

@@ -7,6 +7,7 @@ from autograd import ops
 from minicait.data import Shapes
 from minicait.data.loader import normalise
 from minicait.train import attention_inside, evaluate, predict
+from minicait.train.evaluate import Guesses
 from tests.train.helpers import loaders, small
 
 
@@ -20,6 +21,18 @@ def test_evaluation_counts():
     top5 = np.mean([label in np.argsort(-row)[:5] for row, label in zip(logits, labels, strict=True)])
     assert scores.top5 == top5
     assert scores.loss == pytest.approx(ops.cross_entropy(logits, labels).item(), rel=1e-6)
+
+
+def test_guesses_tell_what_is_confused():
+    guesses = Guesses()
+    labels, classes = np.array([0, 0, 1, 2, 2, 2]), np.array([0, 1, 1, 1, 1, 0])
+    for part in (slice(4), slice(4, None)):
+        logits = np.eye(3)[classes[part]] * np.arange(1, 7)[part, None]
+        guesses.add(logits, labels[part])
+    np.testing.assert_array_equal(guesses.confusion(3), [[1, 1, 0], [0, 1, 0], [1, 2, 0]])
+    assert guesses.most_confused(2).tolist() == [[2, 1, 2], [0, 1, 1]]
+    assert guesses.worst(3).tolist() == [5, 4, 3]  # the surest first
+    assert Guesses().most_confused(5).shape == (0, 3) and Guesses().worst(5).shape == (0,)
 
 
 def test_guesses_among_the_classes_of_the_data():

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from minicait.run.pictures import HEIGHT, LEFT, WIDTH, curves
+from minicait.run.curves import HEIGHT, LEFT, WIDTH, axis, curves, tick_label
 
 
 def test_curves_know_their_size():
@@ -29,9 +29,41 @@ def test_labels_have_room(value):
     assert 7.7 * len(label.replace(".", "").replace("-", "")) + 4.4 * (label.count("-") + 1) <= LEFT - 6
 
 
-def test_next_to_nothing_is_said_as_zero():
-    """Its digits would not fit beside the axis."""
-    labels = re.findall(r'text-anchor="end">([^<]*)<', curves({"loss": {"line": [(0, -5.54e-5), (1, 2.3)]}}))
-    assert labels == ["0", "1.15", "2.3"]
-    labels = re.findall(r'text-anchor="end">([^<]*)<', curves({"rate": {"line": [(0, 1e-6), (1, 5e-6)]}}))
-    assert labels == ["1e-06", "3e-06", "5e-06"]
+def labels(svg, anchor):
+    return re.findall(f'text-anchor="{anchor}">([^<]*)<', svg)
+
+
+def test_ticks_are_round_numbers():
+    svg = curves({"loss": {"line": [(1, -5.54e-5), (7, 2.3)]}})
+    assert labels(svg, "end") == ["-0.5", "0.0", "0.5", "1.0", "1.5", "2.0", "2.5"]
+    assert labels(svg, "middle") == ["2", "4", "6"]
+    assert labels(curves({"rate": {"line": [(0, 1e-6), (1, 5e-6)]}}), "end") == [f"{n}e-06" for n in range(1, 6)]
+    assert labels(curves({"": {"line": [(1, 0.25), (2, 1)]}}), "middle") == ["1", "2"]  # there is no epoch 1.2
+    assert labels(curves({"": {"line": [(3, 0.25)]}}), "middle") == ["3"]
+
+
+@pytest.mark.parametrize("values", [(0, 1), (1, 400), (-3e-7, 2e-7), (12345.1, 12345.9), (0, 5e-324), (-1e308, 1e308)])
+def test_an_axis_holds_its_values(values):
+    for widen in (False, True):
+        found = axis(values, 0, 100, widen=widen)
+        assert 1 <= len(found.ticks) <= 8 and all(-1e-6 <= found.at(tick) <= 100 + 1e-6 for tick in found.ticks)
+        assert found.low <= values[0] + 1e-9 * abs(values[0]) and all(tick_label(t, found.step) for t in found.ticks)
+
+
+def test_axes_are_labelled():
+    svg = curves({"one": {"a < b": [(0, 1)]}, "two": {}}, "epoch", ["loss", "top-1 in %"])
+    assert labels(svg, "middle").count("epoch") == 2
+    assert "rotate(-90)" in svg and ">loss<" in svg and ">top-1 in %<" in svg and ">a &lt; b<" in svg
+
+
+def test_values_that_are_not_finite_are_left_out():
+    svg = curves({"loss": {"line": [(1, 2.0), (2, float("nan")), (3, float("inf")), (4, 1.0)]}})
+    (points,) = re.findall('polyline points="([^"]*)"', svg)
+    assert len(points.split()) == 2 and "nan" not in svg and "inf" not in svg
+
+
+def test_a_legend_that_does_not_fit_is_squeezed():
+    names = [f"a long name {i}" for i in range(6)]
+    svg = curves({"": {name: [(0, i), (1, i)] for i, name in enumerate(names)}})
+    starts = [int(x) for x in re.findall(r'<text x="(\d+)" y="40">', svg)]
+    assert starts == sorted(set(starts)) and len(starts) == 6 and starts[-1] < WIDTH

@@ -1,6 +1,7 @@
 """A run as a person sees it: its folder, its output, and wrong input."""
 
 import json
+import re
 
 import pytest
 from PIL import Image
@@ -16,7 +17,8 @@ def test_the_folder_of_a_run(finished):
     names = {str(p.relative_to(finished)) for p in finished.rglob("*") if p.is_file()}
     assert names == {"args.json", "log.csv", "curves.svg", "train_batch.jpg", "attention.png", "example.png",
                      "checkpoint.safetensors", "checkpoint-previous.safetensors", "report-1.html", "report-2.html",
-                     "report-3.html", "weights/last.safetensors", "weights/best.safetensors"}  # fmt: skip
+                     "report-3.html", "index.html", "page.safetensors", "weights/last.safetensors",
+                     "weights/best.safetensors"}  # fmt: skip
     plan = json.loads((finished / "args.json").read_text())
     assert plan["recipe"]["epochs"] == 3 and plan["model"] == "cait_tiny_32" and plan["img_size"] == 16
     rows = log(finished)
@@ -26,6 +28,7 @@ def test_the_folder_of_a_run(finished):
         assert picture.size == (8 * 64, 64)
     model, info = minicait.load_model(finished / "weights/best.safetensors")
     assert info.class_names[0] == "circle" and model.num_classes == 10
+    assert re.fullmatch(r"shapes-tiny-1, epoch [123] of 3(, averaged weights)?", info.origin)
 
 
 def test_what_it_prints(narrow, tmp_path, capsys):

@@ -1,6 +1,5 @@
 // The selection, what depends on it, and the mouse and keyboard events that change it.
 
-const byId = (id) => document.getElementById(id);
 const figures = [...document.querySelectorAll("figure[data-kind]")];
 const chosen = { patch: numbers.start, layer: 0, head: 0 };
 const classes = numbers.patch_classes;
