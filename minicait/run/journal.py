@@ -34,6 +34,7 @@ class Row:
     left_out: int = 0  # corrupt images so far
     skipped: int = 0  # steps so far whose gradients overflowed float16
     loss_scale: float = 1.0
+    megabytes: float | None = None  # peak memory so far, of the host
 
     @property
     def score(self) -> float:

@@ -20,6 +20,7 @@ from ..data.loader import Loader
 from ..data.shapes import Shapes
 from ..data.transforms import evaluation, training
 from ..files.weights import save_weights
+from ..machine import peak_megabytes
 from ..models import Model
 from ..text import printable, shortened
 from ..train.checkpoint import Checkpoint, save_checkpoint
@@ -193,7 +194,7 @@ class Run:
             epoch.number, epoch.steps, epoch.lr, epoch.loss, val_loss, top1, top5, ema_top1, ema_top5,
             self.attention_inside(self.model), batches * loader.batch_size / epoch.seconds,
             loader.waited / epoch.seconds, time.perf_counter() - self.start_time, len(bad), epoch.skipped,
-            epoch.loss_scale,
+            epoch.loss_scale, peak_megabytes(),
         )  # fmt: skip
         loader.waited = 0.0
         self.rows.append(row)

@@ -63,7 +63,7 @@ def assert_same_run(a, b):
         assert left.keys() == right.keys()
         for key in left:
             np.testing.assert_array_equal(left[key], right[key], err_msg=f"{name}: {key}")
-    times = {"seconds", "images_per_second", "waiting"}
+    times = {"seconds", "images_per_second", "waiting", "megabytes"}
     logs = [[{k: v for k, v in row.items() if k not in times} for row in log(folder)] for folder in (a, b)]
     assert logs[0] == logs[1]
 
