@@ -45,7 +45,7 @@ def train_and_stop(monkeypatch, *options):
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_run(preset, tmp_path, monkeypatch, capsys):
-    smoke = ["--preset", preset, "--data", "shapes", "--img-size", 16, "--smoke"]
+    smoke = ["--preset", preset, "--data", "shapes", "--img-size", 16, "--patch-size", 4, "--smoke"]
     assert train(*smoke, "--out", tmp_path / "whole") == 0
     whole, stopped = (tmp_path / name / f"shapes-{preset}-1" for name in ("whole", "stopped"))
     train_and_stop(monkeypatch, *smoke, "--out", tmp_path / "stopped")
