@@ -15,8 +15,8 @@ from tests.attack.bounded import count, refused, run
 from tests.models.small_models import SMALL_MODELS
 from tests.train.runs import assert_same_run
 
-RUN = ["train", "--device", "cpu", "--preset", "lvvit_mini", "--img-size", "16", "--patch-size", "4", "--train-images", "16",
-       "--val-images", "4", "--batch-size", "8", "--epochs", "1"]  # fmt: skip
+RUN = ["train", "--device", "cpu", "--preset", "lvvit_mini", "--img-size", "16", "--patch-size", "4",
+       "--train-images", "16", "--val-images", "4", "--batch-size", "8", "--epochs", "1"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
