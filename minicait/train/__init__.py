@@ -17,7 +17,7 @@ annotate    a trained model that labels every place of images
 checkpoint  everything a run needs to continue to the bit
 """
 
-from .evaluate import Scores, attention_inside, evaluate, predict
+from .evaluate import Guesses, Scores, attention_inside, evaluate, predict
 from .gradients import value_and_grad
 from .recipe import RECIPES, Recipe, recipe
 from .trainer import Epoch, NotFiniteError, Trainer
@@ -25,6 +25,7 @@ from .trainer import Epoch, NotFiniteError, Trainer
 __all__ = [
     "RECIPES",
     "Epoch",
+    "Guesses",
     "NotFiniteError",
     "Recipe",
     "Scores",

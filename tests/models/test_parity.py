@@ -7,6 +7,7 @@ import autograd as ag
 import minicait
 from autograd import ops
 from minicait.files.hub import export_model
+from minicait.files.pretrained import shipped_weights
 from minicait.files.weights import Info
 from minicait.models import family_of, find_model, find_published, published_models
 from minicait.models.cait import CaiT
@@ -321,6 +322,16 @@ def test_timm_loads_an_exported_folder(name, sizes, half, timm, tmp_path):
     assert tuple(data["std"]) == (0.2, 0.3, 0.25) and (data["crop_pct"], data["interpolation"]) == (0.9, "bicubic")
     assert reference.pretrained_cfg["label_names"] == ["a", "b", "c"]
     images = np.random.default_rng(0).standard_normal((2, 3, side, side), dtype=np.float32)
+    with torch.no_grad():
+        wanted = reference(torch.from_numpy(images)).numpy()
+    assert np.abs(model(images).numpy() - wanted).max() < 2e-5 * np.abs(wanted).max()
+
+
+def test_timm_loads_the_weights_that_come_with_the_package(timm):
+    model, info = minicait.load_model("imagenette")
+    reference = timm.create_model(f"local-dir:{shipped_weights().parent}", pretrained=True).eval()
+    assert reference.pretrained_cfg["label_names"] == info.class_names
+    images = np.random.default_rng(0).standard_normal((2, 3, *model.img_size), dtype=np.float32)
     with torch.no_grad():
         wanted = reference(torch.from_numpy(images)).numpy()
     assert np.abs(model(images).numpy() - wanted).max() < 2e-5 * np.abs(wanted).max()
