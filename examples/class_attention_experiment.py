@@ -1,22 +1,26 @@
-"""Compare three sources of the class: class attention, a class token among the patches, or the mean of the patches.
+"""Compare sources of the class: class attention, a class token among the patches, or the mean of the patches.
 
     python examples/class_attention_experiment.py --quick                          # a minute, to see it work
-    python examples/class_attention_experiment.py --machine "two cores of a ..."   # docs/results/class_attention.json
+    python examples/class_attention_experiment.py --machine "two cores of a ..."   # docs/results/class_attention*.csv
+    python examples/class_attention_experiment.py --data imagenette --steps 3000 --lr 0.001
 
-The paper's Table 2 in miniature, like it without LayerScale and with plain heads: images of ten shapes at 24 pixels,
-6 layers instead of 12, 32 channels instead of 384 (with initial weights scaled as if they were 384), a few hundred
-steps. For each model it measures the validation accuracy, and the share of the class token's attention that falls on
-the object, in every layer with a class token.
+The paper's Table 2 in miniature, like it without LayerScale and with plain heads: 6 layers instead of 12, initial
+weights scaled as if there were 384 channels. Images of ten shapes at 24 pixels, 32 channels; or Imagenette at 64
+pixels, 96 channels. For each model it measures the validation accuracy, and for shapes the share of the class token's
+attention that falls on the object, in every layer with a class token.
+
+A later command adds runs to the files; runs that they already have are not repeated.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
 import time
+from collections.abc import Iterator
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,38 +28,44 @@ import numpy as np
 
 import autograd as ag
 import minicait
-from minicait.data import Shapes
+from minicait.data import Augmentation, Loader, Shapes, Source, evaluation, training
 from minicait.data.loader import Batch
-from minicait.experiments.compare import as_batch, in_processes, like_width, mean_and_spread, save, train
+from minicait.experiments.compare import as_batch, like_width, mean_and_spread, random_batches, train
+from minicait.experiments.results import Results
 from minicait.machine import blas_threads
 from minicait.models.variants import Variant
 
-SIZES: dict[str, Any] = {"num_classes": 10, "img_size": 24, "patch_size": 4, "dim": 32, "heads": 2}
-UNSEEN = 1000  # images for the accuracy
-LOOKED_AT = 200  # of them, on which attention is measured
-ROWS: dict[str, dict[str, Any]] = {  # of the table: layers of self-attention + of class attention
-    "6 + 0, token from 0": {"depth": 6, "pooling": "class_token", "insert_at": 0},
-    "6 + 0, token from 2": {"depth": 6, "pooling": "class_token", "insert_at": 2},
+SIZES: dict[str, dict[str, Any]] = {
+    "shapes": {"num_classes": 10, "img_size": 24, "patch_size": 4, "dim": 32, "heads": 2},
+    "imagenette": {"num_classes": 10, "img_size": 64, "patch_size": 8, "dim": 96, "heads": 2},
+}
+BATCH, IMAGES, UNSEEN = 32, 2000, 1000  # batch size; shapes for training and for validation
+LOOKED_AT = 200  # validation images on which attention is measured
+# layers of self-attention + of class attention; a layer has as many parameters in either stage
+ROWS: dict[str, dict[str, Any]] = {
+    "6 + 0, token from 0": {"depth": 6, "pooling": "class_token"},
+    "6 + 0, token from 0, masked": {"depth": 6, "pooling": "class_token", "masked": True},
     "6 + 0, token from 4": {"depth": 6, "pooling": "class_token", "insert_at": 4},
+    "6 + 0, token from 4, masked": {"depth": 6, "pooling": "class_token", "insert_at": 4, "masked": True},
     "6 + 0, average": {"depth": 6, "pooling": "average"},
     "4 + 2": {"depth": 4, "depth_token_only": 2},
-    "6 + 1": {"depth": 6, "depth_token_only": 1},
+    "8 + 0, token from 0": {"depth": 8, "pooling": "class_token"},
+    "8 + 0, average": {"depth": 8, "pooling": "average"},
     "6 + 2": {"depth": 6, "depth_token_only": 2},
+    "6 + 2, talking heads": {"depth": 6, "depth_token_only": 2, "talking_heads": True},
 }
 
 
 class Job(NamedTuple):
+    data: str
     row: str
-    seed: int
-    steps: int
     lr: float
-    batch_size: int
-    images: int
-    talking_heads: bool = False
+    steps: int
+    seed: int
 
 
-def make(row: str, seed: int, talking_heads: bool = False) -> Variant:
-    model = Variant("plain", talking_heads=talking_heads, seed=seed, **{**SIZES, **ROWS[row]})
+def make(row: str, seed: int, data: str = "shapes") -> Variant:
+    model = Variant("plain", seed=seed, **{"talking_heads": False, **SIZES[data], **ROWS[row]})
     like_width(model, 384)
     return model
 
@@ -82,67 +92,72 @@ def shares(model: Variant, shapes: Shapes, images: np.ndarray) -> dict[str, floa
 
 
 @cache
-def data(images: int, seed: int) -> tuple[Shapes, Batch]:
+def drawn(images: int, seed: int) -> tuple[Shapes, Batch]:
     """Shapes and all their images as one batch, drawn once per process."""
-    shapes = Shapes(images, SIZES["img_size"], seed, "easy")
+    shapes = Shapes(images, SIZES["shapes"]["img_size"], seed, "easy")
     return shapes, as_batch(shapes)
 
 
+@cache
+def photographs() -> tuple[Any, Batch]:
+    """The training images of Imagenette, in memory, and all validation images as one batch."""
+    side = SIZES["imagenette"]["img_size"]
+    images = Source("imagenette", keep_side=96).open(side)
+    (unseen,) = Loader(images.val, len(images.val), transform=evaluation(side), threads=1)
+    return images.train, unseen
+
+
+def crops(seed: int) -> Iterator[Batch]:
+    """Batches of random crops of Imagenette, half of them mirrored."""
+    transform = training(Augmentation("resized", 0.35, flip=0.5), SIZES["imagenette"]["img_size"])
+    loader = Loader(photographs()[0], BATCH, True, seed, transform, threads=1)
+    for epoch in count():
+        yield from loader.epoch(epoch)
+
+
 def run(job: Job) -> dict[str, Any]:
-    (_, seen), (shapes, unseen) = data(job.images, 0), data(UNSEEN, 1)
-    model = make(job.row, job.seed, job.talking_heads)
-    losses, accuracy = train(model, seen, unseen, job.steps, job.lr, job.batch_size, job.seed)
+    model = make(job.row, job.seed, job.data)
+    shapes, unseen = drawn(UNSEEN, 1) if job.data == "shapes" else photographs()
+    batches = random_batches(drawn(IMAGES, 0)[1], BATCH, job.seed) if job.data == "shapes" else crops(job.seed)
+    losses, accuracy, _ = train(model, batches, unseen, job.steps, job.lr, BATCH, job.seed)
+    inside = shares(model, shapes, unseen.images[:LOOKED_AT]) if job.data == "shapes" else {}
     return {
-        "row": job.row, "seed": job.seed, "accuracy": accuracy, "loss": float(np.mean(losses[-len(losses) // 10 :])),
-        "inside": shares(model, shapes, unseen.images[:LOOKED_AT]), "parameters": model.parameter_count(),
+        "accuracy": accuracy, "loss": float(np.mean(losses[-len(losses) // 10 :])),
+        "parameters": model.parameter_count(),
+        "layers": [{"layer": name, "on_object": share} for name, share in inside.items()],
     }  # fmt: skip
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3, help="number of seeds, from 0 (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=300, help="training steps (default: %(default)s)")
-    parser.add_argument("--lr", type=float, default=2e-3, help="peak learning rate (default: %(default)s)")
-    parser.add_argument("--batch-size", type=int, default=32, help="(default: %(default)s)")
-    parser.add_argument("--images", type=int, default=2000, help="training images (default: %(default)s)")
+    parser.add_argument("--data", choices=list(SIZES), default="shapes", help="(default: %(default)s)")
     parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS), metavar="ROW",
                         help="(default: all)")  # fmt: skip
-    parser.add_argument("--talking-heads", action="store_true", help="mix the heads of self-attention, as CaiT does")
+    parser.add_argument("--lr", type=float, default=2e-3, help="peak learning rate (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds, from 0 (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=1500, help="training steps (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="one seed, 40 steps; writes nothing")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="(default: one per CPU)")
     parser.add_argument("--machine", default="not named", help="description of this machine, for the file")
-    parser.add_argument("--out", type=Path, default=Path("docs/results/class_attention.json"),
+    parser.add_argument("--out", type=Path, default=Path("docs/results/class_attention.csv"),
                         help="(default: %(default)s)")  # fmt: skip
     args = parser.parse_args()
     if args.quick:
-        args.seeds, args.steps, args.images = 1, 40, 500
-    if min(args.seeds, args.steps, args.images, args.batch_size, args.processes) < 1:
-        parser.error("seeds, steps, images, batch size and processes must be at least 1")
+        args.seeds, args.steps = 1, 40
+    if min(args.seeds, args.steps, args.processes) < 1:
+        parser.error("seeds, steps and processes must be at least 1")
 
-    each = args.steps, args.lr, args.batch_size, args.images, args.talking_heads
-    jobs = [Job(row, seed, *each) for seed in range(args.seeds) for row in args.rows]
-    print(f"{len(jobs)} trainings of {args.steps} steps, {args.processes} at a time", flush=True)
-    results: dict[int, dict[str, Any]] = {}
-    start = time.perf_counter()
-    for i, result in in_processes(run, jobs, args.processes):
-        results[i] = result
-        print(f"{len(results):3d}/{len(jobs)} {time.perf_counter() - start:5.0f} s  {jobs[i].row:20s} seed "
-              f"{jobs[i].seed}: loss {result['loss']:.3f}, accuracy {result['accuracy']:.1%}", flush=True)  # fmt: skip
-    shapes = Shapes(UNSEEN, SIZES["img_size"], 1, "easy")
-    object_share = float(covered(shapes, LOOKED_AT, SIZES["patch_size"]).mean())
-    print(f"\nthe mean over seeds (and the largest minus the smallest); the object is {object_share:.0%} of an image")
-    print(f"{'SA + CA':20s} {'accuracy':>16s} {'on the object':>16s}   in the layer with most of it")
+    results, start = Results(None if args.quick else args.out), time.perf_counter()
+    jobs = [Job(args.data, row, args.lr, args.steps, seed) for seed in range(args.seeds) for row in args.rows]
+    results.run(run, jobs, args.processes)
+    print("\nthe mean over seeds (and the largest minus the smallest)")
     for row in args.rows:
-        of_row = [r for r in results.values() if r["row"] == row]
-        columns = [[r["accuracy"] for r in of_row], [max(r["inside"].values(), default=np.nan) for r in of_row]]
-        cells = ["{:.1%} ({:.1%})".format(*mean_and_spread(values)) for values in columns]
-        print(f"{row:20s} {cells[0]:>16s} {cells[1] if of_row[0]['inside'] else '':>16s}")
-    if not args.quick:
-        settings = {**SIZES, "steps": args.steps, "lr": args.lr, "batch_size": args.batch_size, "images": args.images,
-                    "object": object_share, "talking_heads": args.talking_heads}  # fmt: skip
-        command = shlex.join(["python", "examples/class_attention_experiment.py", *sys.argv[1:]])
-        save(args.out, command, args.machine, settings, [results[i] for i in range(len(jobs))])
-        print(f"written: {args.out}")
+        found = results.of(data=args.data, row=row, lr=args.lr, steps=args.steps)
+        mean, spread = mean_and_spread([r["accuracy"] for r in found])
+        print(f"{row:30s} {found[0]['parameters']:9,d} parameters {mean:7.1%} ({spread:.1%})")
+    object_share = float(covered(drawn(UNSEEN, 1)[0], LOOKED_AT, SIZES["shapes"]["patch_size"]).mean())
+    settings = {**SIZES, "batch_size": BATCH, "images": IMAGES, "unseen": UNSEEN, "object": object_share}
+    results.note(args.machine, settings, time.perf_counter() - start)
     return 0
 
 

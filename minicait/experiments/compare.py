@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from itertools import count, islice
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -29,15 +30,16 @@ from ..nn import Linear
 from ..nn.record import record
 from ..train.evaluate import evaluate
 from ..train.recipe import Recipe
-from ..train.trainer import Trainer
+from ..train.trainer import NotFiniteError, Trainer
 
 WARMUP = 0.1  # share of all steps
 Job = TypeVar("Job")
 
 
 class Result(NamedTuple):
-    losses: list[float]  # of all steps
-    accuracy: float  # on validation images
+    losses: list[float]  # of all steps, or of those before training overflowed
+    accuracy: float  # on validation images; NaN if training overflowed
+    curve: list[tuple[int, float]]  # steps, and accuracy after them
 
 
 def as_batch(shapes: Shapes) -> Batch:
@@ -46,16 +48,43 @@ def as_batch(shapes: Shapes) -> Batch:
     return Batch(normalise(np.stack(images)), np.array(labels))
 
 
-def train(model: CaiT, seen: Batch, unseen: Batch, steps: int, lr: float, batch_size: int, seed: int) -> Result:
-    """Train on random batches with AdamW, warm-up and cosine, on one thread; evaluate at the end."""
+def random_batches(seen: Batch, size: int, seed: int) -> Iterator[Batch]:
+    """Yield batches of random images, without end."""
+    for step in count():
+        chosen = Stream(seed, "compare", step=step).generator().integers(0, len(seen.labels), size)
+        yield Batch(seen.images[chosen], seen.labels[chosen])
+
+
+def train(
+    model: CaiT,
+    seen: Batch | Iterable[Batch],
+    unseen: Batch,
+    steps: int,
+    lr: float,
+    batch_size: int,
+    seed: int,
+    every: int = 0,
+) -> Result:
+    """Train with AdamW, warm-up and cosine, on one thread. A loss or gradient that is not finite ends the training.
+
+    seen   all images, of which batches are drawn at random, or the batches themselves
+    every  steps between evaluations; 0: evaluate at the end only
+    """
     recipe = Recipe(lr=lr, constant_lr=False, warmup_epochs=WARMUP, batch_size=batch_size, seed=seed)
     trainer = Trainer(model, recipe, threads=1, processes=False, micro_batch=batch_size)  # small: not split
     trainer.total_steps = steps
-    losses = []
-    for step in range(steps):
-        chosen = Stream(seed, "compare", step=step).generator().integers(0, len(seen.labels), batch_size)
-        losses.append(trainer.step(seen.images[chosen], seen.labels[chosen]))
-    return Result(losses, evaluate(model, [unseen], threads=1).top1)
+    batches = random_batches(seen, batch_size, seed) if isinstance(seen, Batch) else seen
+    losses: list[float] = []
+    curve: list[tuple[int, float]] = []
+    for step, batch in enumerate(islice(batches, steps), 1):
+        try:
+            with np.errstate(all="ignore"):  # the trainer reports what overflows
+                losses.append(trainer.step(batch.images, batch.labels))
+        except NotFiniteError:
+            return Result(losses, math.nan, curve)
+        if step == steps or (every and step % every == 0):
+            curve.append((step, evaluate(model, [unseen], threads=1).top1))
+    return Result(losses, curve[-1][1], curve)
 
 
 def like_width(model: CaiT, width: int) -> None:

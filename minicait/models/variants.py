@@ -9,10 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+
 from autograd import Tensor, ops
 from autograd.random import Stream
 
 from ..nn import LayerScale, MultiHeadAttention, Parameter
+from ..nn.record import observer
 from .cait import CaiT, CaiTConfig
 from .cost import Cost
 
@@ -40,12 +43,22 @@ RESIDUALS = {
 POOLINGS = ("class_attention", "class_token", "average")
 
 
+class OneWayAttention(MultiHeadAttention):
+    """Self-attention in which the class token, the first one, attends to all tokens, and patches to patches alone."""
+
+    def inner(self, x: Any) -> Tensor:
+        may_attend = np.ones((x.shape[1], x.shape[1]), bool)  # (queries, keys)
+        may_attend[1:, 0] = False
+        return ops.self_attention(self.qkv(x), self.heads, may_attend, observer(self))
+
+
 @dataclass(frozen=True)
 class VariantConfig(CaiTConfig):
     residual: str
     talking_heads: bool
     pooling: str
     insert_at: int
+    masked: bool
 
     least: ClassVar = {**CaiTConfig.least, "depth_token_only": 0}
 
@@ -61,16 +74,19 @@ class VariantConfig(CaiTConfig):
             raise ValueError(f"pooling must be one of {', '.join(POOLINGS)}, got {self.pooling!r}")
         if self.pooling == "class_token" and not 0 <= self.insert_at < self.depth:
             raise ValueError(f"insert_at must be the index of a block, 0 to {self.depth - 1}, got {self.insert_at}")
+        if self.masked and (self.talking_heads or self.pooling != "class_token"):
+            raise ValueError('masked=True needs pooling="class_token" and talking_heads=False')
 
 
 class Variant(CaiT):
-    """CaiT with other parts, and without stochastic depth.
+    """CaiT with other parts.
 
     residual       a name in RESIDUALS, for all blocks
     talking_heads  False: plain multi-head attention, whose heads are not mixed
     pooling        "class_attention"; "class_token": a token among the patches, as in ViT and DeiT, and no second stage;
                    "average": the mean of all patches, and no second stage
     insert_at      the block before which that token joins the patches; in ViT and DeiT it is there from the first, 0
+    masked         True: patches do not attend to that token, and so do not depend on it
     sizes          as in CaiT
     """
 
@@ -85,15 +101,17 @@ class Variant(CaiT):
         talking_heads: bool = True,
         pooling: str = "class_attention",
         insert_at: int = 0,
+        masked: bool = False,
         seed: int = 0,
         **sizes: Any,
     ) -> None:
-        super().__init__(**{**sizes, "drop_path_rate": 0.0}, seed=seed)
+        super().__init__(**sizes, seed=seed)
         own = {**vars(self.config), "residual": residual, "talking_heads": talking_heads, "pooling": pooling}
         if pooling != "class_attention":
             own["depth_token_only"] = 0
             self.blocks_token_only = []
-        self.config = self.configure(VariantConfig, **own, insert_at=insert_at)
+        own |= {"insert_at": insert_at, "masked": masked}
+        self.config = self.configure(VariantConfig, **own)
         if pooling == "average":
             del self.cls_token
         # CaiT's own blocks, and so its own initial weights, with other norms, scales and attention
@@ -105,7 +123,8 @@ class Variant(CaiT):
         if not talking_heads:
             for i, block in enumerate(self.blocks):  # named as in CaiT, so q, k and v start as there
                 named = stream.named(f"blocks.{i}").named("attn")
-                block.attn = MultiHeadAttention(self.config.dim, self.config.heads, named)
+                attention = OneWayAttention if masked and i >= insert_at else MultiHeadAttention
+                block.attn = attention(self.config.dim, self.config.heads, named)
 
     def features(self, images: Any) -> Tensor:
         """Input of the head (B, dim): the class token, or the mean over the patches, normalised."""

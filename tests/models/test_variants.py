@@ -5,7 +5,7 @@ import pytest
 
 import autograd as ag
 import minicait
-from autograd import Tensor, ops
+from autograd import Tensor, ops, random
 from minicait.models.cait import CaiT
 from minicait.models.variants import RESIDUALS, Variant
 from minicait.train import Recipe, Trainer, value_and_grad
@@ -19,6 +19,7 @@ VARIANTS = {
     "plain heads": {"talking_heads": False},
     "token from 0": {"pooling": "class_token"},
     "token from 1": {"pooling": "class_token", "insert_at": 1, "talking_heads": False},
+    "masked token": {"pooling": "class_token", "insert_at": 1, "masked": True, "talking_heads": False},
     "average": {"pooling": "average", "residual": "plain"},
 }
 every_variant = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
@@ -89,6 +90,15 @@ def test_without_changes_it_is_cait():
     assert {n: r.ratio for n, r in a.residual.items()} == {n: r.ratio for n, r in b.residual.items()}
 
 
+def test_it_drops_branches_as_cait_does():
+    found = []
+    for model in (CaiT(**SMALL, drop_path_rate=0.5), Variant(**SMALL, drop_path_rate=0.5)):
+        with random.using(random.Stream(0, "train")):
+            found.append(random_weights(model)(IMAGES).numpy())
+    np.testing.assert_array_equal(*found)
+    assert not np.allclose(found[0], model.eval()(IMAGES).numpy())
+
+
 def test_a_scale_can_be_taken_into_the_weights():
     """So no way of adding a branch can compute what another cannot; only training differs (section 2)."""
     scaled = random_weights(Variant("layer_scale", **SMALL))
@@ -133,6 +143,27 @@ def test_a_class_token_joins_the_patches_where_it_is_told_to():
         assert tokens == [5 if i >= insert_at else 4 for i in range(2)] and not inside.class_attention
 
 
+@pytest.mark.parametrize("insert_at", [0, 1])
+def test_patches_do_not_depend_on_a_masked_token(insert_at):
+    options = {"pooling": "class_token", "insert_at": insert_at, "talking_heads": False}
+    alone = random_weights(Variant(pooling="average", talking_heads=False, **SMALL))
+
+    def patches(model):
+        with minicait.record(model) as inside:
+            model(IMAGES)
+        last = inside.residual["blocks.1.mlp"]
+        return (last.main + last.branch)[:, -4:]
+
+    for masked in (True, False):
+        model = random_weights(Variant(masked=masked, **options, **SMALL))
+        model.load_state_dict({**model.state_dict(), **alone.state_dict()})
+        assert np.allclose(patches(model), patches(alone), atol=1e-5) == masked
+        before = model(IMAGES).numpy()
+        model.cls_token.data[...] += RNG.standard_normal(6)
+        assert not np.allclose(model(IMAGES).numpy(), before)  # the class does depend on it
+        assert np.allclose(patches(model), patches(alone), atol=1e-5) == masked
+
+
 def test_plain_heads_are_those_of_identity_mixing():
     plain, talking = (random_weights(Variant(talking_heads=t, **SMALL)) for t in (False, True))
     state = dict(plain.state_dict())
@@ -166,6 +197,7 @@ def test_its_weights_are_not_taken_for_those_of_cait(tmp_path):
         ({"residual": "post"}, "residual must be one of plain, rezero, .* got 'post'"),
         ({"pooling": "max"}, "pooling must be one of class_attention, .* got 'max'"),
         ({"pooling": "class_token", "insert_at": 2}, "insert_at must be the index of a block, 0 to 1, got 2"),
+        ({"pooling": "class_token", "masked": True}, 'masked=True needs pooling="class_token" and talking_heads=False'),
     ],
 )
 def test_what_there_is_not(change, sentence):

@@ -3,6 +3,7 @@
 import json
 import runpy
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from minicait.experiments.compare import (
     save,
     train,
 )
+from minicait.experiments.results import Results, read
 from minicait.models.cait import CaiT
 from minicait.models.variants import Variant
 
@@ -89,22 +91,77 @@ def test_what_is_saved_can_be_read(tmp_path):
     }  # fmt: skip
 
 
+class Job(NamedTuple):
+    name: str
+    lr: float
+    seed: int
+
+
+def measure(job):
+    return {"accuracy": job.lr * 100, "parameters": 3, "steps": [{"step": 1, "loss": 1 / 3}, {"step": 2, "loss": 0.25}]}
+
+
+def test_results_are_added_to_files_and_not_measured_twice(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["examples/it.py", "--seeds", "2"])
+    path, jobs = tmp_path / "new/it.csv", [Job("a, b", 0.004, seed) for seed in (0, 1)]
+    for some in (jobs[:1], jobs):
+        results = Results(path)
+        results.run(measure, some, 1)
+        results.note("a machine", {"dim": 32}, 90)
+    assert "1 runs are missing" in capsys.readouterr().out.split("\n", 2)[2]
+    assert read(path) == results.rows == [
+        {"run": i, "name": "a, b", "lr": 0.004, "seed": i, "accuracy": 0.4, "parameters": 3} for i in (0, 1)
+    ]  # fmt: skip
+    assert results.of(seed=1) == results.rows[1:]
+    assert [tuple(row.values()) for row in read(tmp_path / "new/it_steps.csv")] == [
+        (0, 1, 0.3333), (0, 2, 0.25), (1, 1, 0.3333), (1, 2, 0.25),
+    ]  # fmt: skip
+    note = json.loads((tmp_path / "new/it.json").read_text())
+    command = {"command": "python examples/it.py --seeds 2", "machine": "a machine", "minutes": 1.5}
+    assert note == {"settings": {"dim": 32}, "commands": [command] * 2}
+
+
+def test_training_that_overflows_is_reported():
+    model = Variant("rezero", pooling="average", **SMALL)
+    losses, accuracy, curve = train(model, SOME, SOME, steps=60, lr=10.0, batch_size=20, seed=0, every=1)
+    assert np.isnan(accuracy) and 0 < len(losses) == len(curve) < 60
+
+
+def example(name, **smaller):
+    module = runpy.run_path(str(EXAMPLES / f"{name}.py"))
+    module["run"].__globals__.update(smaller)
+    return module
+
+
 def test_a_step_of_the_depth_experiment():
-    module = runpy.run_path(str(EXAMPLES / "depth_experiment.py"))
+    module = example("depth_experiment", BATCH=4, IMAGES=20, UNSEEN=30, EVERY=2)
     assert [module["epsilon"](depth) for depth in (12, 18, 24, 36)] == [0.1, 0.1, 1e-5, 1e-6]
-    module["run"].__globals__["UNSEEN"] = 30
-    result = module["run"](module["Job"]("layer_scale", 3, 0, 2, 1e-3, 4, 20))
-    assert len(result["gradient_at_first"]) == 4 and len(result["ratio"]["mlp"]) == 3 and len(result["loss"]) == 2
-    assert 0 <= result["accuracy"] <= 1
+    job = module["Job"]("layer_scale", 3, 1e-3, 0.1, 0.5, 3, 0)
+    for residual in ("layer_scale", "fixed"):
+        result = module["run"](job._replace(residual=residual))
+        assert [row["step"] for row in result["steps"]] == [2, 3] and len(result["blocks"]) == 3
+        assert 0 <= result["accuracy"] <= 1 and result["overflow_at"] is None
+    model, before = (module["make"]("layer_scale", 3, 0) for _ in range(2))
+    module["fix_scales"](model, job)
+    assert not any("gamma" in name for name, _ in model.named_parameters())
+    assert all(np.any(block.gamma_1.numpy() != 0.5) for block in model.blocks)
+    np.testing.assert_array_equal(model.head.weight.numpy(), before.head.weight.numpy())
 
 
 def test_a_step_of_the_class_attention_experiment():
-    module = runpy.run_path(str(EXAMPLES / "class_attention_experiment.py"))
-    module["run"].__globals__["UNSEEN"] = 30
-    layers = {"6 + 0, token from 4": 2, "6 + 0, average": 0, "4 + 2": 2}
+    module = example("class_attention_experiment", BATCH=4, IMAGES=20, UNSEEN=30)
+    layers = {"6 + 0, token from 4": 2, "6 + 0, token from 4, masked": 2, "6 + 0, average": 0, "4 + 2": 2}
     for row, count in layers.items():
-        result = module["run"](module["Job"](row, 0, 1, 1e-3, 4, 20))
-        assert len(result["inside"]) == count and all(0 < share < 1 for share in result["inside"].values())
+        result = module["run"](module["Job"]("shapes", row, 1e-3, 1, 0))
+        assert len(result["layers"]) == count and all(0 < layer["on_object"] < 1 for layer in result["layers"])
+
+
+def test_the_class_attention_experiment_compares_at_equal_parameters():
+    make = example("class_attention_experiment")["make"]
+    count = {
+        row: make(row, 0).parameter_count() for row in ("6 + 0, token from 0", "4 + 2", "8 + 0, token from 0", "6 + 2")
+    }
+    assert count["4 + 2"] == count["6 + 0, token from 0"] < count["6 + 2"] == count["8 + 0, token from 0"]
 
 
 def test_attention_on_the_object_is_measured_as_by_the_trainer():
