@@ -29,7 +29,7 @@ def test_a_report_without_options(tmp_path, capsys, monkeypatch):
 
 def test_the_folder_is_an_exported_model_with_a_card():
     folder = shipped_weights().parent
-    assert {p.name for p in folder.iterdir()} == {"config.json", "model.safetensors", "README.md"}
+    assert {p.name for p in folder.iterdir()} == {"config.json", "model.safetensors", "README.md", "curves.svg"}
     assert shipped_weights().stat().st_size <= 4_000_000
     model, info = minicait.load_model("imagenette")
     card, config = (folder / "README.md").read_text(), json.loads((folder / "config.json").read_text())

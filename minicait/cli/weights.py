@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from ..files.atomic import write_text
 from ..files.hub import WEIGHTS, export_model, model_card
 from ..files.pretrained import get_weights, load_model, recognised
 from ..files.weights import WeightFile, open_weights
@@ -16,6 +17,7 @@ from ..run.card import training_section
 from ..text import printable, shortened
 from .options import add_command
 
+CURVES = "curves.svg"  # of a run
 EXPORT = """examples:
   minicait weights export runs/photos-tiny-1 --out my-model              with a model card on its training
   minicait weights export best.safetensors --out my-model --fp16         half the size
@@ -102,11 +104,14 @@ def _preset(file: WeightFile) -> str | None:
 
 def _weights_export(args: argparse.Namespace) -> int:
     model, info = load_model(args.weights)
-    is_run = (Path(args.weights) / "args.json").is_file()
-    training = training_section(Path(args.weights)) if is_run else ""
+    run = Path(args.weights)
+    is_run = (run / "args.json").is_file()
+    training = training_section(run) if is_run else ""
     export_model(model, info, args.out, model_card(model, info, args.out.name, training), args.fp16)
+    if is_run:
+        write_text(args.out / CURVES, (run / CURVES).read_text(encoding="utf-8"))
     size = (args.out / WEIGHTS).stat().st_size / 1e6
-    print(printable(f"{args.out}: config.json, {WEIGHTS} ({size:.1f} MB), README.md"))
+    print(printable(f"{args.out}: config.json, {WEIGHTS} ({size:.1f} MB), README.md{f', {CURVES}' * is_run}"))
     print(printable(f'timm: timm.create_model("local-dir:{args.out}", pretrained=True)'))
     return 0
 

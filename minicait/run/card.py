@@ -30,7 +30,9 @@ def training_section(folder: Path) -> str:
     lines = [f"| {n} | {top1:.1%} | {top5:.1%} | {minutes:.0f} |" for n, top1, top5, minutes in {*shown, cells[-1]}]
     lines.sort(key=lambda line: int(line.split("|")[1]))
     table = "\n".join(["| epoch | top-1 | top-5 | minutes |", "| ---: | ---: | ---: | ---: |", *lines])
-    return f"## Training\n\nTrained on {data}{start}.\n\nRecipe: {settings}.\n\nValidation accuracy:\n\n{table}\n\n"
+    curves = "![Loss and accuracy over the epochs](curves.svg)"
+    parts = ["## Training", f"Trained on {data}{start}.", f"Recipe: {settings}.", "Validation accuracy:", table, curves]
+    return "\n\n".join([*parts, ""])
 
 
 def _accuracies(row: dict[str, str]) -> tuple[float, float]:

@@ -23,7 +23,8 @@ def run(tmp_path_factory):
 def test_a_run_is_exported_with_a_card_on_its_training(run, tmp_path, capsys):
     assert main(["weights", "export", str(run), "--out", str(tmp_path / "hub")]) == 0
     assert "local-dir:" in capsys.readouterr().out
-    assert {p.name for p in (tmp_path / "hub").iterdir()} == {"config.json", "model.safetensors", "README.md"}
+    names = {"config.json", "model.safetensors", "README.md", "curves.svg"}
+    assert {p.name for p in (tmp_path / "hub").iterdir()} == names
     config = json.loads((tmp_path / "hub/config.json").read_text())
     assert config["architecture"] == "cait_xxs24_224" and config["model_args"]["img_size"] == [16, 16]
     assert config["pretrained_cfg"]["label_names"][0] == "circle"
