@@ -20,6 +20,7 @@ import numpy as np
 from minicait import create_model
 from minicait.cli.guard import guarded
 from minicait.data import Loader, Source, training
+from minicait.models import find_model
 from minicait.train import Trainer, recipe
 
 STEPS, SKIPPED = 40, 4  # in a turn; the first ones find batches that were prepared during the other's turn
@@ -42,15 +43,13 @@ def main() -> int:
     parser.add_argument("--keep-side", type=int, default=96, help="of images in memory (default: %(default)s)")
     parser.add_argument("--turns", type=int, default=7, help="(default: %(default)s)")
     args = parser.parse_args()
-    r, net = recipe(args.recipe), create_model(args.model, 10)
-    side = net.img_size[0]
+    r, side = recipe(args.recipe), find_model(args.model)[1].img_size[0]
     images = Source(args.data, keep_side=args.keep_side).open(side).train
-    net = create_model(args.model, len(images.classes))
     for i in range(len(images)):  # read from disk before anything is timed
         images[i]
     loader = Loader(images, r.batch_size, True, r.seed, training(r.augmentation, side), r.repeats)
     batches = (batch for epoch in range(10**6) for batch in loader.epoch(epoch))
-    job, bare = Trainer(net, r), Trainer(create_model(args.model, len(images.classes)))
+    job, bare = (Trainer(create_model(args.model, len(images.classes)), how) for how in (r, None))
     fixed = next(batches)
 
     def whole() -> None:

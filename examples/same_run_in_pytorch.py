@@ -36,6 +36,7 @@ from minicait.models import family_of
 from minicait.optim import learning_rate
 from minicait.optim.parameters import is_decayed
 from minicait.run.folder import read_plan
+from minicait.run.journal import read_log
 from minicait.train.targets import BatchTargets
 
 TIMED = 20  # steps from which the number of epochs is estimated
@@ -95,6 +96,8 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, help="(default: as many as fit into the time of the run)")
     args = parser.parse_args()
     plan, rows = read_plan(args.run), read_log(args.run)
+    if len(rows) < plan.recipe.epochs:
+        raise ValueError(f"the run in {args.run} is not finished")
     minutes = float(rows[-1]["seconds"]) / 60
     r, side = plan.recipe, plan.side()
     images = plan.data.open(side, r.seed, r.crop_ratio)
@@ -113,7 +116,9 @@ def main() -> int:
             net = timm.create_model(source, pretrained=True, drop_path_rate=rate)
         return TorchTrainer(torch, net, r, model.no_decay)
 
-    train_loader = Loader(images.train, r.batch_size, True, r.seed, training(r.augmentation, side, r.crop_ratio))
+    train_loader = Loader(
+        images.train, r.batch_size, True, r.seed, training(r.augmentation, side, r.crop_ratio), r.repeats
+    )
     val_loader = Loader(images.val, 64, False, r.seed, evaluation(side, r.crop_ratio))
     targets = BatchTargets(model, r)
 
@@ -150,14 +155,6 @@ def main() -> int:
     print(f"| minicait | {minutes:.1f} | {len(rows)} | {ours:.1%} | {used:.0f} MB |")
     print(f"| PyTorch | {log[-1]['seconds'] / 60:.1f} | {epochs} | {log[-1]['top1']:.1%} | {memory:.0f} MB |")
     return 0
-
-
-def read_log(folder: Path) -> list[dict[str, str]]:
-    path = folder / "log.csv"
-    rows = list(csv.DictReader(path.read_text().splitlines())) if path.is_file() else []
-    if not rows or not rows[-1]["top1"]:
-        raise ValueError(f"{folder} holds no finished run")
-    return rows
 
 
 def seconds_per_step(trainer: TorchTrainer, loader: Loader, targets: BatchTargets) -> float:

@@ -1,6 +1,8 @@
 """Every example says how to call it; examples/train_cait.py learns; the experiment on training compares as it says."""
 
 import argparse
+import csv
+import importlib.util
 import json
 import re
 import shlex
@@ -8,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from minicait.cli import main
 from tests.test_main_job import ROOT, example, run_example
+from tests.train.runs import train
 
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
 
@@ -112,3 +116,35 @@ def test_what_the_training_experiment_measures(monkeypatch, tmp_path):
     result = module.Experiment(options, 0).measured(row)
     assert result["top1"] == 0.3 and result["knn"] == 0.6
     assert len(commands) == 1 and f"--weights {tmp_path}/weights/last.safetensors " in commands[0]
+
+
+def test_pictures_are_drawn_again(tmp_path, monkeypatch, capsys):
+    assert run_example(monkeypatch, "draw_pictures", "--out", tmp_path) == 0
+    assert {Path(line).name for line in capsys.readouterr().out.splitlines()} == {p.name for p in tmp_path.iterdir()}
+    assert main(["predict", "--json", str(tmp_path)]) == 0
+    results = json.loads(capsys.readouterr().out)
+    named = [Path(result["file"]).stem.replace("_", " ") for result in results]
+    assert [result["guesses"][0]["class"] for result in results] == named == ["church", "golf ball", "parachute"]
+
+
+def test_a_job_beside_its_bare_step(monkeypatch, capsys):
+    module = example("measure_job")
+    monkeypatch.setattr(module, "STEPS", 1)
+    options = "--data shapes --model cait_tiny_32 --recipe shapes --keep-side 32 --turns 1"
+    monkeypatch.setattr("sys.argv", ["job", *options.split()])
+    assert module.main() == 0
+    assert re.search(r"the job has \d\.\d{3} of the bare step's throughput", capsys.readouterr().out)
+
+
+@pytest.mark.parity
+def test_the_same_run_in_pytorch(monkeypatch, tmp_path, capsys):
+    """The first epoch begins with the same weights and sees the same images, so its mean loss is ours."""
+    if importlib.util.find_spec("timm") is None:
+        pytest.skip("timm is not installed: pip install -e '.[compare]'")
+    assert train(tmp_path, "--epochs", "2", "--set", "mixup=0.2") == 0
+    run = tmp_path / "shapes-tiny-1"
+    assert run_example(monkeypatch, "same_run_in_pytorch", run, "--epochs", 2) == 0
+    assert "| PyTorch | " in capsys.readouterr().out
+    ours, theirs = (list(csv.DictReader((run / name).read_text().splitlines())) for name in ("log.csv", "pytorch.csv"))
+    for a, b in zip(ours, theirs, strict=True):
+        assert float(a["loss"]) == pytest.approx(float(b["loss"]), rel=1e-3)

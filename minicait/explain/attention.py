@@ -46,7 +46,7 @@ def saliency(attention: np.ndarray, share: float = 1.0) -> np.ndarray:
 
 
 class Gaze(NamedTuple):
-    """Where a model looks in some images, and what it predicts for them."""
+    """Maps of where a model looks in some images, and its predictions for them."""
 
     maps: list[np.ndarray]  # each (B, rows, columns), from 0 to 1; those of `image_maps`, so there may be none
     probabilities: np.ndarray  # (B, K)

@@ -1,4 +1,4 @@
-"""What a report says beyond the forward pass: is the guess correct, which weights, and attention on the object."""
+"""Facts in a report beyond the forward pass: the verdict on the guess, the weights, and attention on the object."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def find_class(name: str, classes: Sequence[str]) -> int | None:
 
 
 def verdict(inside: Inside, facts: Facts) -> tuple[bool, str] | None:
-    """Whether the most probable class is the true one, and a sentence about that; None if the true class is unknown."""
+    """True if the most probable class is the true one, and a sentence on that; None if the true class is unknown."""
     if facts.label is None:
         return None
     if inside.best[0] == facts.label:

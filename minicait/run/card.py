@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 from ..data.source import NAMED
 from ..train.recipe import main_settings
 from .folder import read_plan
+from .journal import read_log
 
 ROWS = 8  # of the table of accuracies, about
 
 
 def training_section(folder: Path) -> str:
     """Markdown on the training of a run, from its args.json and log.csv."""
-    plan = read_plan(folder)
-    try:
-        rows = list(csv.DictReader((folder / "log.csv").read_text(encoding="utf-8").splitlines()))
-        evaluated = [row for row in rows if row["top1"]]
-        cells = [(int(row["epoch"]), *_accuracies(row), float(row["seconds"]) / 60) for row in evaluated]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{folder / 'log.csv'} is not the log of a run ({error})") from error
-    if not cells:
+    plan, rows = read_plan(folder), [row for row in read_log(folder) if row["top1"]]
+    if not rows:
         raise ValueError(f"the run in {folder} has no evaluated epoch yet")
     data = plan.data.data if plan.data.data in NAMED else f"the folder {plan.data.name}"
     start = f", from the weights {Path(plan.weights).name}" if plan.weights is not None else ""
     settings = ", ".join(f"{name} {value}" for name, value in main_settings(plan.recipe).items())
-    shown = cells[:: max(1, len(cells) // ROWS)]
-    lines = [f"| {n} | {top1:.1%} | {top5:.1%} | {minutes:.0f} |" for n, top1, top5, minutes in {*shown, cells[-1]}]
-    lines.sort(key=lambda line: int(line.split("|")[1]))
+    shown = rows[:: -max(1, len(rows) // ROWS)][::-1]  # the last one among them
+    try:
+        lines = [
+            f"| {row['epoch']} | {float(row['ema_top1'] or row['top1']):.1%} | "
+            f"{float(row['ema_top5'] or row['top5']):.1%} | {float(row['seconds']) / 60:.0f} |"
+            for row in shown
+        ]
+    except ValueError as error:
+        raise ValueError(f"{folder / 'log.csv'} is damaged ({error})") from error
     table = "\n".join(["| epoch | top-1 | top-5 | minutes |", "| ---: | ---: | ---: | ---: |", *lines])
-    curves = "![Loss and accuracy over the epochs](curves.svg)"
-    parts = ["## Training", f"Trained on {data}{start}.", f"Recipe: {settings}.", "Validation accuracy:", table, curves]
-    return "\n\n".join([*parts, ""])
-
-
-def _accuracies(row: dict[str, str]) -> tuple[float, float]:
-    """top-1 and top-5 of the averaged weights, if there are any."""
-    return float(row["ema_top1"] or row["top1"]), float(row["ema_top5"] or row["top5"])
+    whose = " of the averaged weights" if rows[-1]["ema_top1"] else ""
+    parts = ["## Training", f"Trained on {data}{start}.", f"Recipe: {settings}.", f"Validation accuracy{whose}:", table]
+    return "\n\n".join([*parts, "![Loss and accuracy over the epochs](curves.svg)", ""])

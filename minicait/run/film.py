@@ -18,7 +18,7 @@ MAX_FRAMES, MAX_BYTES = 120, 600_000  # of a film: those of a longer run are mor
 
 
 class Frame(NamedTuple):
-    """What a model made of the images after an epoch; 0: before training."""
+    """Maps and guesses of a model for the images after an epoch; 0: before training."""
 
     epoch: int
     maps: np.ndarray  # (B, rows, columns) uint8

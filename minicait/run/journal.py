@@ -62,6 +62,15 @@ def best_row(rows: Sequence[Row]) -> Row | None:
     return max(evaluated, key=lambda entry: entry[:2], default=(None, None, None))[2]
 
 
+def read_log(folder: Path) -> list[dict[str, str]]:
+    """The rows of a run's log.csv, as text; ValueError if it has none."""
+    path = folder / "log.csv"
+    rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines())) if path.is_file() else []
+    if not rows or not {f.name for f in fields(Row)} <= rows[0].keys():
+        raise ValueError(f"{folder} holds no run with a finished epoch")
+    return rows
+
+
 def write_journal(folder: Path, rows: Sequence[Row]) -> None:
     text = io.StringIO()
     writer = csv.DictWriter(text, [f.name for f in fields(Row)], lineterminator="\n")

@@ -35,7 +35,7 @@ DRAWING = "draw.js"  # a script of the reports
 
 
 class Overview:
-    """What the page shows beside the log: a film, and the last evaluation."""
+    """Content of the page beside the log: a film, and the last evaluation."""
 
     def __init__(self, val: Dataset, transform: Transform | None, epochs: int, grid: tuple[int, int]) -> None:
         self.val, self.transform, self.grid = val, transform, grid
@@ -103,9 +103,7 @@ class Overview:
             "numbers": script_data(self._numbers(run.classes, shown)),
             "script": "\n".join(["", page_file(DRAWING, "minicait.explain"), page_file("index.js", __package__)]),
         }
-        parts["script_hash"] = script_hash(
-            parts["script"]
-        )  # the page runs this script, loads nothing, and sends nothing
+        parts["script_hash"] = script_hash(parts["script"])  # nothing else runs, and nothing is loaded or sent
         styles = page_file("base.css", "minicait.explain"), page_file("index.css", __package__)
         parts["style"] = "".join(fill(style, parts) for style in styles)
         write_text(run.path / PAGE, fill(page_file(PAGE, __package__), parts))
