@@ -34,7 +34,8 @@ from minicait.experiments.compare import save
 from minicait.files.pretrained import load_model, open_pretrained
 
 MIXED = "--set mixup=0.8 --set cutmix=1"
-DEIT = f"--recipe small {MIXED} --set rand_augment=9 --set erasing=0.25"
+PLAIN = "--set init=reference --set crop_ratio=1"
+DEIT = f"--recipe small {PLAIN} {MIXED} --set rand_augment=9 --set erasing=0.25"
 TOKENS = "--preset lvvit_mini --recipe small-tokens"
 GRAFIT = "--recipe small-grafit --groups {groups}"
 COMMAND = "python examples/training_experiment.py"

@@ -8,6 +8,7 @@ patchconvnet  PatchConvNet: depthwise convolutions, and class attention as pooli
 lvvit         LV-ViT: a convolutional stem, and a class for every patch
 grafit        Grafit: one of the others without its classifier, images compared by their embeddings
 variants      what CaiT was compared with
+mimetic       initial weights for learning from few images
 maps          where a model looks, whatever its family
 transformer, positions, recognise, cost    what several of them share
 """

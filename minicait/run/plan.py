@@ -13,6 +13,7 @@ from ..data.token_labels import LabelMaps
 from ..files.pretrained import load_model, open_pretrained
 from ..models import Model, create_model, find_model
 from ..models.config import MAX_SIDE
+from ..models.mimetic import initialise_mimetically
 from ..schema import check_fields
 from ..train.recipe import Recipe
 
@@ -56,7 +57,10 @@ class Plan:
     def initial_model(self, classes: Sequence[str]) -> tuple[Model, bool]:
         """Return the model with its initial weights, and True if these include its head."""
         if self.weights is None:
-            return create_model(self.model, len(classes), self.img_size, self.patch_size, seed=self.recipe.seed), True
+            model = create_model(self.model, len(classes), self.img_size, self.patch_size, seed=self.recipe.seed)
+            if self.recipe.init == "mimetic":
+                initialise_mimetically(model, self.recipe.seed)
+            return model, True
         known = open_pretrained(self.weights)[1].class_names
         return load_model(self.weights, self.img_size, classes, self.recipe.seed)[0], known == list(classes)
 

@@ -1,0 +1,60 @@
+"""Mimetic initialisation: self-attention starts out as it looks in trained vision transformers.
+
+"Mimetic Initialization of Self-Attention Layers", Trockman and Kolter, 2023 (arXiv 2305.09828). Weights drawn at random
+make attention flat, and a model needs many images to learn that patches near each other belong together. In trained
+models two products of weights have a pattern, and a model that starts with it learns faster:
+
+    W_q^T W_k ~ 0.7 (Z + I)      a token attends to those that resemble it
+    W_o W_v   ~ 0.4 (Z - I)      and moves away from what it finds there; Z is noise of variance 1/d
+
+Positions start as waves along rows and columns, so that neighbours resemble each other: attention starts local.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autograd.random import Stream
+
+from ..machine import blas_threads
+from ..nn import MultiHeadAttention, TalkingHeadsAttention
+from .model import Model
+
+LONGEST = 10_000  # ratio of the longest wave to the shortest, which is 2 pi patches
+
+
+def initialise_mimetically(model: Model, seed: int = 0) -> None:
+    """Set the initial weights of self-attention layers and positions. Models that have neither stay as they are."""
+    stream = Stream(seed, "mimetic")
+    for name, layer in model.named_modules():
+        if not isinstance(layer, MultiHeadAttention | TalkingHeadsAttention):
+            continue
+        rng, d = stream.named(name).generator(), layer.proj.weight.shape[0]
+        heads = [factors(rng, d, d // layer.heads, 0.7, 1) for _ in range(layer.heads)]
+        out, values = factors(rng, d, d, 0.4, -1)
+        queries, keys = (np.concatenate(parts) for parts in zip(*((q.T, k) for q, k in heads), strict=True))
+        layer.qkv.weight.data[...] = np.concatenate([queries, keys, values])
+        layer.proj.weight.data[...] = out
+        if isinstance(layer, TalkingHeadsAttention):  # every head starts with its own map
+            for mixing in (layer.proj_l, layer.proj_w):
+                mixing.weight.data += np.eye(layer.heads, dtype=np.float32)
+    for name, parameter in model.named_parameters():
+        if name.endswith("pos_embed"):
+            parameter.data[:, -model.config.patches :] = waves(*model.grid, parameter.shape[-1])
+
+
+def factors(rng: np.random.Generator, d: int, rank: int, size: float, sign: int) -> tuple[np.ndarray, np.ndarray]:
+    """Matrices (d, rank) and (rank, d) whose product is as near to size (Z + sign I) as their rank allows."""
+    noise = rng.standard_normal((d, d)) * d**-0.5
+    with blas_threads(1):  # the same bits on any number of threads
+        left, singular, right = np.linalg.svd(size * (noise + sign * np.eye(d)))
+    root = np.sqrt(singular[:rank])
+    return left[:, :rank] * root, root[:, None] * right[:rank]
+
+
+def waves(rows: int, columns: int, dim: int) -> np.ndarray:
+    """Sines and cosines of a patch's column and row, (rows * columns, dim): a quarter of the channels each."""
+    frequencies = LONGEST ** -np.linspace(0, 1, -(-dim // 4))
+    row, column = (index.reshape(-1, 1) * frequencies for index in np.mgrid[:rows, :columns])
+    parts = [np.sin(column), np.cos(column), np.sin(row), np.cos(row)]
+    return np.concatenate(parts, axis=1)[:, :dim].astype(np.float32)
