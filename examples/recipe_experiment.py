@@ -4,7 +4,7 @@
     python examples/recipe_experiment.py --machine "two cores of a ..."   # docs/results/recipe*.csv, some hours
     python examples/recipe_experiment.py --rows "as it is" "lr 0.002" --epochs 60
 
-The recipe is `small`, the model cait_tiny_64, the data Imagenette, as in examples/train_imagenette.py, but fewer epochs.
+Recipe `small`, model cait_tiny_64 and data Imagenette are those of examples/train_imagenette.py; the epochs are fewer.
 Every run has one thread; several run at a time. `accuracy` is that of the averaged weights on the validation images,
 `seen` the same on the training images, not augmented: if it is much higher, the model overfits.
 

@@ -40,6 +40,15 @@ def test_products_of_weights():
             np.testing.assert_allclose(mixing.weight.numpy(), np.eye(heads), atol=0.1)
 
 
+def test_narrow_layers_are_not_weak():
+    model, before = started()
+    for layer in (model.blocks[1].mlp.fc1, model.blocks[0].mlp.fc2, model.blocks_token_only[0].attn.k):
+        inputs = layer.weight.shape[1]
+        assert layer.weight.numpy().std() == pytest.approx(inputs**-0.5, rel=0.05)
+        assert layer.weight.numpy().mean() == pytest.approx(0, abs=0.002)
+    assert before["blocks.1.mlp.fc1.weight"].std() == pytest.approx(0.02, rel=0.05)
+
+
 def test_neighbours_resemble_each_other():
     positions = waves(8, 8, 96)
     norms = np.linalg.norm(positions, axis=1)
@@ -74,8 +83,12 @@ def test_seeds_and_what_stays():
     (model, before), (again, _), (other, _) = started(), started(), started(seed=1)
     assert all(np.array_equal(a, weights(again)[n]) for n, a in weights(model).items())
     changed = {name for name, value in weights(model).items() if not np.array_equal(value, before[name])}
-    layers = ("qkv.weight", "proj.weight", "proj_l.weight", "proj_w.weight")
-    assert changed == {"pos_embed"} | {f"blocks.{i}.attn.{layer}" for i in range(2) for layer in layers}
+    mlp, attention = ("mlp.fc1", "mlp.fc2"), ("attn.qkv", "attn.proj", "attn.proj_l", "attn.proj_w")
+    layers = [f"blocks.{i}.{layer}" for i in range(2) for layer in mlp + attention]
+    layers += [
+        f"blocks_token_only.{i}.{layer}" for i in range(2) for layer in (*mlp, *(f"attn.{n}" for n in (*"qkv", "proj")))
+    ]
+    assert changed == {"pos_embed", *(f"{layer}.weight" for layer in layers)}
     assert not np.array_equal(model.blocks[0].attn.qkv.weight.data, other.blocks[0].attn.qkv.weight.data)
 
 
