@@ -147,13 +147,16 @@ def test_pictures_are_drawn_again(tmp_path, monkeypatch, capsys):
     assert [result["guesses"][0]["class"] for result in results] == named == ["church", "golf ball", "parachute"]
 
 
-def test_a_job_beside_its_bare_step(monkeypatch, capsys):
+def test_a_job_beside_its_bare_step(monkeypatch, capsys, tmp_path):
     module = example("measure_job")
     monkeypatch.setattr(module, "STEPS", 1)
     options = "--data shapes --model cait_tiny_32 --recipe shapes --keep-side 32 --turns 1"
-    monkeypatch.setattr("sys.argv", ["job", *options.split()])
+    monkeypatch.setattr("sys.argv", ["job", *options.split(), "--out", str(tmp_path / "turns.csv")])
     assert module.main() == 0
-    assert re.search(r"the job has \d\.\d{3} of the bare step's throughput", capsys.readouterr().out)
+    ratio = re.search(r"the job has (\d\.\d{3}) of the bare step's throughput", capsys.readouterr().out)[1]
+    (turn,) = csv.DictReader((tmp_path / "turns.csv").read_text().splitlines())
+    assert float(turn["ratio"]) == pytest.approx(float(ratio), abs=6e-4)
+    assert float(turn["job"]) / float(turn["bare"]) == pytest.approx(float(ratio), abs=1e-3)
 
 
 @pytest.mark.parity

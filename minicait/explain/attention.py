@@ -45,14 +45,14 @@ def saliency(attention: np.ndarray, share: float = 1.0) -> np.ndarray:
     return rescale(attention.mean(axis=0), share)
 
 
-class Gaze(NamedTuple):
+class Saliency(NamedTuple):
     """Maps of where a model looks in some images, and its predictions for them."""
 
     maps: list[np.ndarray]  # each (B, rows, columns), from 0 to 1; those of `image_maps`, so there may be none
     probabilities: np.ndarray  # (B, K)
 
 
-def gaze(model: Model, images: Any, threads: int | None = None, micro_batch: int | None = None) -> Gaze:
+def saliency_maps(model: Model, images: Any, threads: int | None = None, micro_batch: int | None = None) -> Saliency:
     """Maps and predictions in evaluation mode, by micro-batches on threads, on the model's device."""
 
     def look(part: Any) -> tuple[list[np.ndarray], np.ndarray]:
@@ -65,7 +65,7 @@ def gaze(model: Model, images: Any, threads: int | None = None, micro_batch: int
 
     pieces = list(in_pieces(model, images, threads, micro_batch, look))
     maps = [np.concatenate(parts) for parts in zip(*(piece[0] for piece in pieces), strict=True)]
-    return Gaze(maps, np.concatenate([piece[1] for piece in pieces]))
+    return Saliency(maps, np.concatenate([piece[1] for piece in pieces]))
 
 
 def attention_sheet(
@@ -75,7 +75,7 @@ def attention_sheet(
 
     None if the model has no such maps.
     """
-    maps, p = gaze(model, images)
+    maps, p = saliency_maps(model, images)
     if not maps:
         return None
     resampling = Image.Resampling.NEAREST if images.shape[2] < SIDE else Image.Resampling.LANCZOS

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..data.loader import Chosen, Dataset, some_of_each_class
 from ..data.transforms import Transform
-from ..explain.attention import gaze
+from ..explain.attention import saliency_maps
 from ..models import Model
 
 IMAGES = 6
@@ -46,7 +46,7 @@ class Film:
         self.cut(epoch)
         if not self.images or (epoch % self.stride and epoch != self.epochs):
             return
-        maps, p = gaze(model, np.stack([chosen.image for chosen in self.images]), threads, micro_batch)
+        maps, p = saliency_maps(model, np.stack([chosen.image for chosen in self.images]), threads, micro_batch)
         if maps:
             self.frames.append(Frame(epoch, as_bytes(maps[0]), p.argmax(-1), _finite(p.max(-1))))
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..data.loader import Dataset, readable_images
 from ..data.transforms import Transform
-from ..explain.attention import gaze
+from ..explain.attention import saliency_maps
 from ..models import Model
 from ..train.evaluate import Guesses
 from .film import as_bytes, within
@@ -73,7 +73,7 @@ def with_maps(
     found = readable_images(images, transform, evaluation.worst[:, 0].tolist())
     if not len(found) == len(evaluation.worst) > 0:
         return evaluation
-    maps, _ = gaze(model, np.stack(list(found.values())), threads, micro_batch)
+    maps, _ = saliency_maps(model, np.stack(list(found.values())), threads, micro_batch)
     return replace(evaluation, maps=as_bytes(maps[0])) if maps else evaluation
 
 

@@ -13,7 +13,7 @@ from minicait.cli import main
 from minicait.data.groups import unwrapped
 from minicait.data.picture import normalise
 from minicait.data.shapes import Shapes
-from minicait.explain.attention import gaze
+from minicait.explain.attention import saliency_maps
 from minicait.files.tensorfile import open_tensors, write_tensors
 from minicait.models import create_model
 from minicait.run import mistakes, sections
@@ -149,7 +149,7 @@ def test_frames_are_the_maps_of_the_model():
     (frame,) = film.frames
     assert len(film.images) == 6 == len({chosen.label for chosen in film.images})
     for chosen, picture, guess, p in zip(film.images, frame.maps, frame.guesses, frame.probabilities, strict=True):
-        seen = gaze(model, normalise(shapes[chosen.position][0])[None])
+        seen = saliency_maps(model, normalise(shapes[chosen.position][0])[None])
         np.testing.assert_allclose(picture, as_bytes(seen.maps[0][0]), atol=1)
         assert guess == seen.probabilities[0].argmax() and p == pytest.approx(seen.probabilities[0].max(), rel=1e-5)
     film.add(1, model, threads=2)
