@@ -45,20 +45,27 @@ def test_the_recipe_experiment(monkeypatch, capsys, tmp_path):
     """Two rows on shapes; with a file, a row that it has is not measured again."""
     assert run_example(monkeypatch, "recipe_experiment", "--quick", "--processes", 1) == 0
     text = capsys.readouterr().out
-    found = re.findall(r"^(as it is|initial weights of the reference) +(\d+\.\d)% \(0\.0%\), on training", text, re.M)
+    found = re.findall(r"^(as it is|initial weights of the reference) +(\d+\.\d)% \(0\.0%\), not cropped", text, re.M)
     assert [name for name, _ in found] == ["as it is", "initial weights of the reference"]
     module, calls = example("recipe_experiment"), []
 
     def measure(job):
-        calls.append(job.settings)
-        return {"accuracy": 0.5, "seen": 0.6, "loss": 1.0, "seconds": 1.0, "curve": [{"epoch": 1, "averaged": 0.5}]}
+        calls.append(job.row)
+        return {
+            "accuracy": 0.5,
+            "whole": 0.4,
+            "seen": 0.6,
+            "loss": 1.0,
+            "seconds": 1.0,
+            "curve": [{"epoch": 1, "averaged": 0.5}],
+        }
 
     monkeypatch.setattr(module, "run", measure)
-    given = ["--rows", "lr 0.002", "mixup 0.2", "--processes", "1", "--out", str(tmp_path / "recipe.csv")]
+    given = ["--rows", "as it is", "mixup 0.2", "--processes", "1", "--out", str(tmp_path / "recipe.csv")]
     for _ in range(2):
         monkeypatch.setattr("sys.argv", ["recipe_experiment", *given])
         assert module.main() == 0
-    assert calls == ["lr=0.002", "mixup=0.2"]
+    assert calls == ["as it is", "mixup 0.2"]
 
 
 def test_a_question_of_the_training_experiment(monkeypatch, tmp_path):
