@@ -22,9 +22,10 @@ language = "en"
 exclude_patterns = ["_build", "jupyter_execute"]
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "offline_math", "plain_docstrings"]
 
-sources = sorted(path for folder in ("autograd", "minicait") for path in (HERE.parent / folder).rglob("*.py"))
+patterns = "autograd/**/*.py", "minicait/**/*.py", "minicait/weights/**/*", "examples/*.py", "docs/results/*.*"
+sources = sorted(path for pattern in patterns for path in HERE.parent.glob(pattern) if path.is_file())
 code = sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
-nb_execution_mode = "cache"  # a page runs again when its code has changed, or that of the project
+nb_execution_mode = "cache"  # a page runs again when its code, the project's or a result has changed
 nb_execution_cache_path = str(HERE / "_build" / f"cache-{code}")
 get_cache(nb_execution_cache_path).list_cache_records()  # made here, before several processes would make it at once
 nb_execution_raise_on_error = True

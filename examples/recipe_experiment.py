@@ -15,7 +15,6 @@ A later command adds runs to the files; runs that they already have are not repe
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from dataclasses import replace
@@ -26,6 +25,7 @@ from minicait.cli.guard import guarded
 from minicait.data import Loader, Source, evaluation, training
 from minicait.experiments.compare import mean_and_spread
 from minicait.experiments.results import Results
+from minicait.machine import cpu_count
 from minicait.run.plan import Plan
 from minicait.train import Trainer, evaluate, recipe
 from minicait.train.recipe import with_settings
@@ -59,20 +59,23 @@ class Job(NamedTuple):
 
 def run(job: Job) -> dict[str, Any]:
     r = with_settings(replace(recipe("small"), epochs=job.epochs, seed=job.seed), ROWS[job.row].split())
-    source = Source("shapes", train_images=512, val_images=200) if job.data == "shapes" else Source(keep_side=96)
-    plan = Plan(r, replace(source, data=job.data), MODELS[job.data])
+    source = Source("imagenette", keep_side=96)
+    if job.data == "shapes":
+        source = Source("shapes", train_images=512, val_images=200)
+    plan = Plan(r, source, MODELS[job.data])
     side = plan.side()
     images = plan.data.open(side, r.seed, r.crop_ratio)
     model, _ = plan.initial_model(list(images.train.classes))
-    cropped = evaluation(side, r.crop_ratio)
-    train_loader = Loader(images.train, r.batch_size, True, r.seed, training(r.augmentation, side, r.crop_ratio))
+    cropped, augmented = evaluation(side, r.crop_ratio), training(r.augmentation, side, r.crop_ratio)
+    train_loader = Loader(images.train, r.batch_size, True, r.seed, augmented, threads=1)
+    val_loader = Loader(images.val, 64, transform=cropped, threads=1)
     trainer = Trainer(model, r, threads=1)
-    epochs = trainer.fit(train_loader, Loader(images.val, 64, transform=cropped),
-                         evaluate_every=max(1, job.epochs // EVALUATIONS))  # fmt: skip
+    epochs = trainer.fit(train_loader, val_loader, evaluate_every=max(1, job.epochs // EVALUATIONS))
     assert trainer.ema is not None
     with trainer.ema.applied():
-        seen = evaluate(model, Loader(images.train, 64, transform=cropped), threads=1).top1
-        whole = evaluate(model, Loader(images.val, 64, transform=evaluation(side)), threads=1).top1
+        seen = evaluate(model, Loader(images.train, 64, transform=cropped, threads=1), threads=1).top1
+        uncropped = Loader(plan.data.open(side, r.seed).val, 64, transform=evaluation(side), threads=1)
+        whole = evaluate(model, uncropped, threads=1).top1
     curve = [
         {"epoch": e.number, "loss": e.loss, "own": e.scores.top1, "averaged": e.ema_scores.top1}
         for e in epochs
@@ -91,7 +94,7 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=9, help="(default: %(default)s)")
     parser.add_argument("--seeds", type=int, default=1, help="number of seeds, from 0 (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="two rows, one epoch on shapes; writes nothing")
-    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="(default: one per CPU)")
+    parser.add_argument("--processes", type=int, default=cpu_count(), help="(default: one per CPU)")
     parser.add_argument("--machine", default="not named", help="description of this machine, for the file")
     parser.add_argument("--out", type=Path, default=Path("docs/results/recipe.csv"), help="(default: %(default)s)")
     args = parser.parse_args()

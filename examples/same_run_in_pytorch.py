@@ -43,7 +43,7 @@ TIMED = 20  # steps from which the number of epochs is estimated
 
 
 class TorchTrainer:
-    """The training step of a recipe in PyTorch, in its fastest form: fused AdamW, averages by foreach."""
+    """The training step of a recipe in PyTorch's eager mode, with fused AdamW and averages by foreach."""
 
     def __init__(self, torch: Any, net: Any, recipe: Any, no_decay: frozenset[str]) -> None:
         self.torch, self.net, self.recipe, self.steps = torch, net, recipe, 0
@@ -103,8 +103,11 @@ def main() -> int:
     images = plan.data.open(side, r.seed, r.crop_ratio)
     model, _ = plan.initial_model(list(images.train.classes))
     family = family_of(model)
-    if family is None or r.optimiser != "adamw" or r.loss != "cross_entropy" or plan.teacher is not None:
-        raise ValueError("this comparison knows AdamW and cross entropy without a teacher only")
+    others = (
+        r.optimiser != "adamw" or r.loss != "cross_entropy" or plan.teacher is not None or plan.token_labels is not None
+    )
+    if family is None or others or r.constant_lr or r.accumulate > 1 or r.mix_token:
+        raise ValueError("this comparison knows AdamW with a schedule and cross entropy, without a teacher, only")
     timm, torch = import_timm(), import_module("torch")
     torch.set_num_threads(cpu_count())
 
@@ -122,10 +125,14 @@ def main() -> int:
     val_loader = Loader(images.val, 64, False, r.seed, evaluation(side, r.crop_ratio))
     targets = BatchTargets(model, r)
 
+    for i in range(len(images.train)):  # read from disk before anything is timed
+        images.train[i]
     seconds = seconds_per_step(start_trainer(), train_loader, targets)
     every = plan.epochs_per_evaluation(len(images.train), len(images.val))
-    epochs = args.epochs or max(1, int(60 * minutes / (seconds * len(train_loader)) / (1 + 0.05)))
-    print(f"PyTorch {torch.__version__}, timm {timm.__version__}, {epochs} epochs in about {minutes:.0f} minutes")
+    expected = seconds * len(train_loader) * 1.05 / 60  # minutes of an epoch, with evaluation
+    epochs = max(1, int(minutes / expected)) if args.epochs is None else args.epochs
+    versions = f"PyTorch {torch.__version__}, timm {timm.__version__}"
+    print(f"{versions}, {epochs} epochs in about {epochs * expected:.0f} minutes", flush=True)
 
     trainer, total = start_trainer(), epochs * len(train_loader)
     warmup = min(round(r.warmup_epochs * len(train_loader)), total // 5)

@@ -40,7 +40,7 @@ SHARE = 0.9  # of that time in training steps: the rest is evaluation, and waiti
 IMAGES, MEGABYTES = 9469, {"imagenette": 99, "imagenette-320": 342}
 
 
-def plan_photographs(data: Source, device: str, overrides: dict[str, Any]) -> Plan:
+def plan_photographs(data: Source, device: str, overrides: dict[str, Any], threads: int | None = None) -> Plan:
     """A model and a recipe that suit the machine."""
     data = replace(data, data="imagenette-320") if device != "cpu" and data.data == "imagenette" else data
     name = f"Imagenette ({MEGABYTES[data.data]} MB, downloaded once)" if data.data in MEGABYTES else data.name
@@ -51,11 +51,11 @@ def plan_photographs(data: Source, device: str, overrides: dict[str, Any]) -> Pl
     data = replace(data, keep_side=96)
     known = data.data == "imagenette" and data.classes is None
     count = IMAGES if known else len(data.open(find_model(MODEL)[1].img_size[0]).train)
-    rate = SHARE * images_per_second(MODEL)
-    epochs = overrides["epochs"] or max(1, min(MOST, int(rate * 60 * MINUTES / count)))
-    chosen = recipe(RECIPE).changed(**overrides | {"epochs": epochs})
-    minutes = epochs * count / rate / 60
-    print(f"plan: {MODEL} on {name}, {epochs} epochs, about {minutes:.0f} minutes", flush=True)
+    rate = SHARE * images_per_second(MODEL, threads)
+    most = max(1, min(MOST, int(rate * 60 * MINUTES / count)))
+    chosen = recipe(RECIPE).changed(epochs=most).changed(**overrides)
+    minutes = chosen.epochs * count / rate / 60
+    print(f"plan: {MODEL} on {name}, {chosen.epochs} epochs, about {minutes:.0f} minutes", flush=True)
     return Plan(chosen, data, MODEL)
 
 
@@ -65,10 +65,10 @@ def plan_shapes(overrides: dict[str, Any]) -> Plan:
     return Plan(chosen, Source("shapes"), "cait_tiny_32")
 
 
-def images_per_second(name: str) -> float:
+def images_per_second(name: str, threads: int | None = None) -> float:
     """Training throughput on this machine, the best of three batches."""
     net = create_model(name, num_classes=10)
-    trainer = Trainer(net)
+    trainer = Trainer(net, threads=threads)
     side = net.img_size[0]
     images, labels = np.zeros((64, 3, side, side), np.float32), np.zeros(64, int)
     times = []
@@ -95,7 +95,8 @@ def main() -> int:
     overrides = {"epochs": args.epochs, "precision": args.precision, "seed": args.seed}
     data = Source(args.data or "imagenette", classes=options.class_list(args.classes))
     try:
-        plan = plan_shapes(overrides) if data.data == "shapes" else plan_photographs(data, device, overrides)
+        shapes = data.data == "shapes"
+        plan = plan_shapes(overrides) if shapes else plan_photographs(data, device, overrides, args.threads)
         run = new_run(plan, args.out, plan.data.name, **machine)
     except UnreachableError as error:
         if args.data is not None or args.classes is not None:

@@ -348,9 +348,11 @@ def test_images_are_not_kept_smaller_than_the_model_takes_them(photos, tmp_path,
     assert "--keep-side 8 is smaller than the 16 pixels that the model takes" in capsys.readouterr().err
 
 
-def test_validation_sees_the_reference_s_pixels_also_where_images_are_kept(photos):
-    kept, plain = (Source(str(photos), keep_side=side).open(16) for side in (20, None))
-    prepare = evaluation(16)
+@pytest.mark.parametrize("ratio", [1.0, 0.875, 0.6])
+def test_validation_sees_the_reference_s_pixels_also_where_images_are_kept(photos, ratio):
+    kept, plain = (Source(str(photos), keep_side=side).open(16, crop_ratio=ratio) for side in (20, None))
+    prepare = evaluation(16, ratio)
+    assert isinstance(kept.val[0][0], np.ndarray)
     for i in range(len(plain.val)):
         ours = prepare(Picture(kept.val[i][0]), None)
         np.testing.assert_array_equal(ours, prepare(plain.val[i][0], None))

@@ -61,7 +61,7 @@ def test_the_main_job_on_imagenette(tmp_path, monkeypatch, capsys):
         assert run_example(monkeypatch, "train_imagenette", *options) == 0
     text = capsys.readouterr().out
     parts = [
-        "device: NumPy", "plan: cait_tiny_64 on Imagenette",
+        "init mimetic", "device: NumPy", "plan: cait_tiny_64 on Imagenette",
         "data: imagenette, 10 classes, 64 pixels, 20 training images, 10 validation images",
         "of the validation images", "attention.png", "index.html", "minicait predict --weights", "minicait eval",
         "--resume",
@@ -79,7 +79,7 @@ def test_the_main_job_without_a_network(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("MINICAIT_IMAGENETTE", "http://127.0.0.1:9")
     monkeypatch.setattr("sys.argv", ["job", "--epochs", "1", "--device", "cpu", "--out", str(tmp_path / "runs")])
     job = example("train_imagenette")
-    monkeypatch.setattr(job, "images_per_second", lambda model: 0.5)  # a machine that needs hours for an epoch
+    monkeypatch.setattr(job, "images_per_second", lambda model, threads: 0.5)  # a machine that needs hours for an epoch
     monkeypatch.setattr(job, "Source", lambda data, **_: Source(data, train_images=64, val_images=20))
     assert guarded(job.main) == 0
     text = capsys.readouterr().out

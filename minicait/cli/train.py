@@ -32,7 +32,7 @@ EXAMPLES = """examples:
 
 recipes:
   small, small-deit3                                a small model and some thousand photographs, on a laptop
-  small-tokens, small-grafit                        the same for label maps, and for a Grafit
+  small-tokens, small-grafit                        photographs with label maps, and for a Grafit
   tiny-images, shapes                               images of 32 pixels, such as CIFAR's; shapes that are drawn here
   imagenette                                        some thousand photographs, on a GPU
   transfer                                          trained weights learn another, small task
@@ -137,6 +137,10 @@ def _plan(args: argparse.Namespace, seed: int) -> Plan:
             )
         patch = args.img_size // 8
     chosen = recipe(args.recipe or _recipe_name(args, config))
+    if args.weights is not None:
+        chosen = chosen.changed(init="reference")  # there is nothing to initialise but the head
+        if any(setting.startswith("init=") for setting in args.set):
+            raise ValueError("--weights are the initial weights; omit --set init")
     if args.teacher is not None and chosen.distillation is None:
         chosen = chosen.changed(distillation="hard")
     if args.smoke:

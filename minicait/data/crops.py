@@ -90,6 +90,12 @@ def centre_crop(image: Image.Image, side: int, ratio: float = 1.0) -> Image.Imag
     return _resized_box(image, resized, box)
 
 
+def resized_for_centre_crop(image: Image.Image, side: int, ratio: float = 1.0) -> Image.Image:
+    """Resize an image as `centre_crop` does before it cuts: from the result it cuts the same pixels."""
+    resized, _ = centre_crop_box(*image.size, side, ratio)
+    return image.resize(resized, Image.Resampling.BICUBIC) if math.prod(resized) <= MAX_RESIZED else image
+
+
 def centre_crop_box(width: int, height: int, side: int, ratio: float = 1.0) -> tuple[tuple[int, int], Box]:
     """Return the size that a centre crop resizes an image to, and the box that it cuts out of that."""
     check_crop_ratio(ratio)

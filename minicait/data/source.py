@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..schema import check_fields
-from .crops import centre_crop, shrink
+from .crops import resized_for_centre_crop, shrink
 from .folder import train_and_val
 from .groups import COLOURS, Grouped, find_groups
 from .imagenette import imagenette
@@ -29,7 +29,7 @@ class Source:
     train_images: int | None = None  # at most; None: all, or 6,000 shapes
     val_images: int | None = None  # at most; None: all, or 500 shapes
     val_fraction: float | None = 0.1  # held out of a folder without val/; None: nothing, see train_and_val
-    keep_side: int | None = None  # keep images in memory, those for training shrunk to this side
+    keep_side: int | None = None  # keep images in memory: for training with this shorter side, for validation as seen
     classes: list[str] | None = None  # only these, by their folders or ImageNet's names; None: all
     groups: str | None = None  # coarser classes: a name or a file (see `groups`), or "colours" for coloured shapes
 
@@ -58,9 +58,8 @@ class Source:
         if self.keep_side is None:
             return Images(train, val, name, fingerprint)
         kept = InMemory(train, partial(shrink, side=self.keep_side))
-        if crop_ratio != 1:  # evaluation crops from a larger image
-            return Images(kept, val, name, fingerprint)
-        return Images(kept, InMemory(val, partial(centre_crop, side=side)), name, fingerprint)
+        resized = InMemory(val, partial(resized_for_centre_crop, side=side, ratio=crop_ratio))
+        return Images(kept, resized, name, fingerprint)
 
     def _shapes(self, side: int, seed: int) -> Images:
         if self.classes is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -82,11 +83,15 @@ def export_model(model: Model, info: Info, folder: Path, card: str, half: bool =
     config = hub_config(info)
     if folder.exists():
         raise ValueError(f"{folder} exists already")
-    folder.mkdir(parents=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
     own, dtype = (info.class_names, info.mean, info.std, info.crop_ratio, info.origin), np.float16 if half else None
-    save_weights(model, folder / WEIGHTS, *own, dtype=dtype)
-    write_text(folder / "config.json", json.dumps(config, indent=1) + "\n")
-    write_text(folder / "README.md", card)
+    with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
+        whole = Path(temporary) / "whole"
+        whole.mkdir()
+        save_weights(model, whole / WEIGHTS, *own, dtype=dtype)
+        write_text(whole / "config.json", json.dumps(config, indent=1) + "\n")
+        write_text(whole / "README.md", card)
+        whole.rename(folder)
 
 
 def model_card(model: Model, info: Info, title: str, training: str = "") -> str:

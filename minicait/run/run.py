@@ -156,7 +156,7 @@ class Run:
             if not done:
                 self._before_training()
             with tqdm(total=total, initial=done, disable=None, unit="batch") as self.bar:
-                self.session_start, self.session_batch, self.train_loader.waited = time.perf_counter(), done, 0.0
+                self.session_batch, self.train_loader.waited = done, 0.0
                 loaders, calls = self.loaders, (self._after_batch, self._after_epoch)
                 self.trainer.fit(*loaders, *calls, self.evaluate_every)
             after_training(self)
@@ -174,8 +174,11 @@ class Run:
     def _after_batch(self, loss: float) -> None:
         self.bar.update()
         self.bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
-        if self.trainer.batches - self.session_batch == ESTIMATE_AFTER:
-            tqdm.write(estimate(self, (time.perf_counter() - self.session_start) / ESTIMATE_AFTER))
+        done = self.trainer.batches - self.session_batch
+        if done == 1:
+            self.timed_from = time.perf_counter()  # the first batch also starts processes and checks the model
+        if done == ESTIMATE_AFTER:
+            tqdm.write(estimate(self, (time.perf_counter() - self.timed_from) / (ESTIMATE_AFTER - 1)))
             sys.stdout.flush()
         if self.signals.received is not None:
             self._save_checkpoint()

@@ -120,7 +120,7 @@ def throughput(rows: Sequence[Row]) -> str:
 def confusion(evaluation: Evaluation | None, classes: Sequence[str], averaged: bool) -> str:
     """A matrix or, with many classes, a list of the pairs that are confused most."""
     if evaluation is None:
-        return "<p>No epoch is evaluated yet.</p>"
+        return "<p>No epoch has been evaluated yet.</p>"
     total, correct = evaluation.totals.sum(), evaluation.correct.sum()
     sentence = (
         f"After epoch {evaluation.epoch}, the {'averaged ' * averaged}weights classified {correct:,} of {total:,} "
@@ -166,9 +166,9 @@ def _pairs(evaluation: Evaluation, classes: Sequence[str]) -> str:
 def mistakes(evaluation: Evaluation | None, shown: Mapping[int, str], images: Dataset, classes: Sequence[str]) -> str:
     """The wrong guesses that the model was most sure of, with their images, if those can be read."""
     if evaluation is None:
-        return "<p>No epoch is evaluated yet.</p>"
+        return "<p>No epoch has been evaluated yet.</p>"
     if not len(evaluation.worst):
-        return "<p>There is none: every image is classified correctly.</p>"
+        return "<p>None: the model classified every validation image correctly.</p>"
     beside = ", beside what it looked at" if len(evaluation.maps) else ""
     lines = [f"<p>The wrong guesses that the model was most sure of{beside}.</p>", '<div class="pairs-of-images">']
     for number, url in shown.items():

@@ -33,7 +33,7 @@ class Recipe:
 
     epochs: int = 1
     batch_size: int = 128
-    init: str = "reference"  # weights of a new model; or "mimetic": attention as in trained models, for few images
+    init: str = "reference"  # of a new model in `minicait train`; or "mimetic", for few images: see models/mimetic.py
     optimiser: str = "adamw"  # or "lamb"
     lr: float = 5e-4  # at the peak
     lr_for_batch: int | None = None  # if given, lr is meant for this batch size, and scaled to the real one
@@ -142,7 +142,7 @@ RECIPES: dict[str, Recipe] = {
         augmentation=replace(_DEIT, crop_scale=0.25), ema_decay=0.9998,
     ),
     # photographs with a small model, on a laptop: few epochs, so little that blurs the labels. Random crops enlarge
-    # what is in the image, so evaluation crops, too. docs/results.md has what each part is worth.
+    # what is in the image, so evaluation crops, too. docs/results has what each part is worth.
     "small": replace(_SMALL, init="mimetic", crop_ratio=0.875),
     # for a model that classifies patches, such as lvvit_mini, with label maps of the photographs
     "small-tokens": replace(_SMALL, mix_token=True),
@@ -193,7 +193,7 @@ RECIPES: dict[str, Recipe] = {
         _SCHEDULED, epochs=300, batch_size=1024, lr=1e-3, lr_for_batch=640, warmup_epochs=5, mix_token=True,
         augmentation=_DEIT, ema_decay=0.99992, crop_ratio=0.9,
     ),
-    # photographs with a small model, on a laptop, in the manner of DeiT III: as "small", without what blurs the labels.
+    # photographs with a small model, on a laptop, in the manner of DeiT III, without what blurs the labels.
     # Its learning rate was not searched.
     "small-deit3": replace(
         _LAMB, epochs=30, batch_size=64, lr=5e-3, weight_decay=0.05, warmup_epochs=1, loss="bce", bce_threshold=0.0,

@@ -242,7 +242,7 @@ def test_damaged_numbers_are_ignored_with_a_warning(finished, tmp_path, name):
     assert "page.safetensors is damaged and was ignored" in warning and "\n" not in warning and len(warning) < 400
     assert run.overview.film.frames == [] and run.overview.evaluation is None
     run.overview.write(run)
-    assert "No epoch is evaluated yet." in page_of(folder)
+    assert "No epoch has been evaluated yet." in page_of(folder)
 
 
 # ---- mistakes

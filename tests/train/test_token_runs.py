@@ -186,7 +186,8 @@ def test_labels_of_crops_are_part_of_labels(share):
 
 def test_the_recipe():
     small, tokens = recipe("small"), recipe("small-tokens")
-    assert tokens == small.changed(mix_token=True) and "small-tokens" in RECIPES
+    assert (small.init, small.crop_ratio) == ("mimetic", 0.875)
+    assert tokens == small.changed(mix_token=True, init="reference", crop_ratio=1.0) and "small-tokens" in RECIPES
 
 
 def test_mixup_refuses_more_than_labels():
