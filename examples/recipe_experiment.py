@@ -26,14 +26,19 @@ from minicait.data import Loader, Source, evaluation, training
 from minicait.experiments.compare import mean_and_spread
 from minicait.experiments.results import Results
 from minicait.machine import cpu_count
+from minicait.models.mimetic import initialise_attention, initialise_other_layers
 from minicait.run.plan import Plan
 from minicait.train import Trainer, evaluate, recipe
 from minicait.train.recipe import with_settings
 
 MODELS = {"imagenette": "cait_tiny_64", "shapes": "cait_tiny_32"}
-ROWS: dict[str, str] = {  # settings, as for `minicait train --set`
+ROWS: dict[str, str] = {  # settings as for `minicait train --set`, fields of a Plan, or a part of the initial weights
     "as it is": "",
     "initial weights of the reference": "init=reference",
+    "only self-attention and positions mimetic": "init=reference start=attention",
+    "only the variance of other layers": "init=reference start=other_layers",
+    "48 pixels, patches of 6": "img_size=48 patch_size=6",
+    "96 pixels, patches of 12": "img_size=96 patch_size=12",
     "lr 0.0005": "lr=0.0005",
     "lr 0.002": "lr=0.002",
     "batches of 32": "batch_size=32",
@@ -47,6 +52,7 @@ ROWS: dict[str, str] = {  # settings, as for `minicait train --set`
     "RandAugment 5, mixup 0.2": "rand_augment=5 mixup=0.2",
     "weight decay 0.2": "weight_decay=0.2",
 }
+STARTS = {"attention": initialise_attention, "other_layers": initialise_other_layers}
 EVALUATIONS = 6  # in a run
 
 
@@ -58,14 +64,20 @@ class Job(NamedTuple):
 
 
 def run(job: Job) -> dict[str, Any]:
-    r = with_settings(replace(recipe("small"), epochs=job.epochs, seed=job.seed), ROWS[job.row].split())
+    settings = dict(word.split("=") for word in ROWS[job.row].split())
+    start = STARTS.get(settings.pop("start", ""))
+    sizes = {name: int(settings.pop(name)) for name in ("img_size", "patch_size") if name in settings}
+    words = [f"{name}={value}" for name, value in settings.items()]
+    r = with_settings(replace(recipe("small"), epochs=job.epochs, seed=job.seed), words)
     source = Source("imagenette", keep_side=96)
     if job.data == "shapes":
         source = Source("shapes", train_images=512, val_images=200)
-    plan = Plan(r, source, MODELS[job.data])
+    plan = Plan(r, source, MODELS[job.data], **sizes)
     side = plan.side()
     images = plan.data.open(side, r.seed, r.crop_ratio)
     model, _ = plan.initial_model(list(images.train.classes))
+    if start is not None:
+        start(model, r.seed)
     cropped, augmented = evaluation(side, r.crop_ratio), training(r.augmentation, side, r.crop_ratio)
     train_loader = Loader(images.train, r.batch_size, True, r.seed, augmented, threads=1)
     val_loader = Loader(images.val, 64, transform=cropped, threads=1)

@@ -25,25 +25,39 @@ from ..machine import blas_threads
 from ..nn import ClassAttention, Linear, Mlp, MultiHeadAttention, TalkingHeadsAttention
 from .model import Model
 
+SELF_ATTENTION = (MultiHeadAttention, TalkingHeadsAttention)
 LONGEST = 10_000  # ratio of the longest wave to the shortest, which is 2 pi patches
 
 
 def initialise_mimetically(model: Model, seed: int = 0) -> None:
     """Change the initial weights of a new model, in blocks and positions. One without self-attention stays as it is."""
-    modules, stream = dict(model.named_modules()), Stream(seed, "mimetic")
-    if not any(isinstance(layer, MultiHeadAttention | TalkingHeadsAttention) for layer in modules.values()):
-        return
-    for name, layer in modules.items():
-        rng = stream.named(name).generator()
-        if isinstance(layer, MultiHeadAttention | TalkingHeadsAttention):
-            _self_attention(layer, rng)
-        elif isinstance(layer, Mlp | ClassAttention):
-            for linear in (part for _, part in layer.named_modules() if isinstance(part, Linear)):
-                shape = linear.weight.shape
-                linear.weight.data[...] = rng.standard_normal(shape, dtype=np.float32) * shape[1] ** -0.5
+    if any(isinstance(layer, SELF_ATTENTION) for _, layer in model.named_modules()):
+        initialise_attention(model, seed)
+        initialise_other_layers(model, seed)
+
+
+def initialise_attention(model: Model, seed: int = 0) -> None:
+    """Initialise self-attention and positions."""
+    for name, layer in model.named_modules():
+        if isinstance(layer, SELF_ATTENTION):
+            _self_attention(layer, _stream(seed, name))
     for name, parameter in model.named_parameters():
         if name.endswith("pos_embed"):
             parameter.data[:, -model.config.patches :] = waves(*model.grid, parameter.shape[-1])
+
+
+def initialise_other_layers(model: Model, seed: int = 0) -> None:
+    """Initialise MLPs and class attention."""
+    for name, layer in model.named_modules():
+        if isinstance(layer, Mlp | ClassAttention):
+            rng = _stream(seed, name)
+            for linear in (part for _, part in layer.named_modules() if isinstance(part, Linear)):
+                shape = linear.weight.shape
+                linear.weight.data[...] = rng.standard_normal(shape, dtype=np.float32) * shape[1] ** -0.5
+
+
+def _stream(seed: int, name: str) -> np.random.Generator:
+    return Stream(seed, "mimetic").named(name).generator()
 
 
 def _self_attention(layer: MultiHeadAttention | TalkingHeadsAttention, rng: np.random.Generator) -> None:
