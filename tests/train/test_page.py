@@ -271,7 +271,7 @@ def test_positions_of_mistakes_count_skipped_images():
 
 def test_no_mistakes():
     found = summary(1, guesses_of([0, 1, 1], [0, 1, 1]), 2, (), (2, 2))
-    assert "every image is classified correctly" in sections.mistakes(found, {}, Shapes(3, 16), ["a", "b"])
+    assert "classified every validation image correctly" in sections.mistakes(found, {}, Shapes(3, 16), ["a", "b"])
     model = create_model("cait_tiny_32", 10)
     assert mistakes.with_maps(found, model, Shapes(3, 32), None) is found
 
