@@ -22,7 +22,8 @@ language = "en"
 exclude_patterns = ["_build", "jupyter_execute"]
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "offline_math", "plain_docstrings"]
 
-patterns = "autograd/**/*.py", "minicait/**/*.py", "minicait/weights/**/*", "examples/*.py", "docs/results/*.*"
+patterns = ("autograd/**/*.py", "minicait/**/*.py", "minicait/weights/**/*", "examples/*.py", "docs/results/**/*.csv",
+            "docs/results/*.json")  # fmt: skip
 sources = sorted(path for pattern in patterns for path in HERE.parent.glob(pattern) if path.is_file())
 code = sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
 nb_execution_mode = "cache"  # a page runs again when its code, the project's or a result has changed

@@ -66,7 +66,7 @@ class Job(NamedTuple):
 def run(job: Job) -> dict[str, Any]:
     settings = dict(word.split("=") for word in ROWS[job.row].split())
     start = STARTS.get(settings.pop("start", ""))
-    sizes = {name: int(settings.pop(name)) for name in ("img_size", "patch_size") if name in settings}
+    sizes: dict[str, Any] = {name: int(settings.pop(name)) for name in ("img_size", "patch_size") if name in settings}
     words = [f"{name}={value}" for name, value in settings.items()]
     r = with_settings(replace(recipe("small"), epochs=job.epochs, seed=job.seed), words)
     source = Source("imagenette", keep_side=96)
