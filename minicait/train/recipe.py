@@ -142,7 +142,7 @@ RECIPES: dict[str, Recipe] = {
         augmentation=replace(_DEIT, crop_scale=0.25), ema_decay=0.9998,
     ),
     # photographs with a small model, on a laptop: few epochs, so little that blurs the labels. Random crops enlarge
-    # what is in the image, so evaluation crops, too. docs/results has what each part is worth.
+    # what is in the image, so evaluation crops, too. docs/results has what both are worth.
     "small": replace(_SMALL, init="mimetic", crop_ratio=0.875),
     # for a model that classifies patches, such as lvvit_mini, with label maps of the photographs
     "small-tokens": replace(_SMALL, mix_token=True),
