@@ -1,7 +1,7 @@
 """Measure what the parts of the main job's recipe are worth: change one at a time, and train again.
 
     python examples/recipe_experiment.py --quick                          # a minute on shapes, to see it work
-    python examples/recipe_experiment.py --machine "two cores of a ..."   # docs/results/recipe*.csv, an hour
+    python examples/recipe_experiment.py --machine "two cores of a ..."   # docs/results/recipe*.csv, some hours
     python examples/recipe_experiment.py --rows "as it is" "mixup 0.2" --epochs 60
 
 Recipe `small`, model cait_tiny_64 and data Imagenette are those of examples/train_imagenette.py; the epochs are fewer.

@@ -343,6 +343,27 @@ def test_anything_in_a_recipe_can_be_set(photos, capsys):
         assert sentence in error and error.count("\n") == 1
 
 
+def test_weights_are_not_initialised_again(photos, tmp_path, capsys):
+    """The recipe `small` asks for a mimetic start; with weights there is none, and asking for one is an error."""
+    minicait.save_weights(
+        CaiT(num_classes=2, img_size=16, patch_size=8, dim=16, heads=2, depth=1), tmp_path / "w.safetensors"
+    )
+    given = [
+        "--data",
+        str(photos),
+        "--weights",
+        str(tmp_path / "w.safetensors"),
+        "--recipe",
+        "small",
+        "--out",
+        str(tmp_path),
+    ]
+    assert main(["train", *given, "--set", "init=mimetic"]) == 2
+    assert capsys.readouterr().err == "minicait: --weights are the initial weights; omit --set init\n"
+    assert main(["train", *given, "--epochs", "1", "--batch-size", "2"]) == 0
+    assert "init mimetic" not in capsys.readouterr().out
+
+
 def test_images_are_not_kept_smaller_than_the_model_takes_them(photos, tmp_path, capsys):
     assert main(["train", *SMALL, "--data", str(photos), "--keep-side", "8", "--out", str(tmp_path)]) == 2
     assert "--keep-side 8 is smaller than the 16 pixels that the model takes" in capsys.readouterr().err
