@@ -17,6 +17,7 @@ import numpy as np
 from . import anomaly, modes
 from .backend import Array, array_module, as_array, constant, device_of, is_array, on_device_of
 from .function import PLAIN, Context
+from .kernels.gather import can_gather, gather
 from .tensor import Tensor
 
 Target = Context | Tensor  # where a gradient goes: the operation that produced the value, or the leaf
@@ -43,8 +44,8 @@ def grad(
 
     Inputs may be leaves or intermediate values. No `.grad` is touched, so threads that share parameters can call this
     concurrently. With `out`, one array per input (leaves only), gradients go into these arrays, as soon as they are
-    known, instead of taking memory of their own until the end. With `accumulate` each is added to what is there, once,
-    when it is complete.
+    known, instead of taking memory of their own until the end; on a GPU they go there at the end, in one launch. With
+    `accumulate` each is added to what is there, once, when it is complete.
     """
     _refuse_second_order(create_graph)
     if not isinstance(output, Tensor):
@@ -137,7 +138,8 @@ def _run(
     root = _target(output)
     nodes = list(_consumers_first(root))
     # a gradient that arrives in several parts is added up on its own, or the sum would depend on what was there
-    later = _used_twice(nodes, outs) if accumulate else {}
+    on_gpu = any(not isinstance(out, np.ndarray) for out in outs.values())
+    later = outs if on_gpu else _used_twice(nodes, outs) if accumulate else {}
     direct = {key: out for key, out in outs.items() if key not in later}
     gradients = _Accumulator(root, _seed_gradient(output, grad), direct, accumulate)
     requested = None if targets is None else {id(target): target for target in targets}
@@ -147,13 +149,22 @@ def _run(
             _visit(node, gradients, requested)
             if not retain:
                 node.free()
-    for key, out in later.items():
-        if key in gradients.arrays:
-            out += gradients.arrays[key]
-            gradients.arrays[key] = out
-            gradients.owned.add(key)
+    _put({key: out for key, out in later.items() if key in gradients.arrays}, gradients, accumulate)
     reported = gradients.leaves if requested is None else requested.values()
     return [(target, gradients.result(target)) for target in reported if id(target) in gradients.arrays]
+
+
+def _put(outs: dict[int, Array], gradients: _Accumulator, accumulate: bool) -> None:
+    """Copy or add complete gradients to the arrays supplied for them: on a GPU all of a dtype in one launch."""
+    found = [(gradients.arrays[key], out) for key, out in outs.items()]
+    for dtype in {out.dtype for _, out in found if can_gather(out)}:
+        arrays, together = zip(*((a, out) for a, out in found if can_gather(out) and out.dtype == dtype), strict=True)
+        gather(arrays, together, accumulate)
+    for gradient, out in found:
+        if not can_gather(out):
+            out[...] = out + gradient if accumulate else gradient
+    gradients.arrays |= outs
+    gradients.owned |= outs.keys()
 
 
 def _used_twice(nodes: list[Context], outs: dict[int, Array]) -> dict[int, Array]:

@@ -6,12 +6,17 @@ convolution    convolution as matrix products
 cross_entropy  loss and gradient at once
 depthwise      convolution of every channel by itself
 exponential    the fastest exponential of this NumPy
+fused_heads    talking heads on a GPU
+gather         many arrays copied in one launch on a GPU
 gelu           GELU with its derivative, and erf
-optim          AdamW, the moving average, and sums of squares
+gemm           matrix products by cuBLAS
+heads          the layout of attention heads
 lamb           LAMB
 layer_norm     layer normalisation
 masked         values where a mask is True
 moments        mean and variance of each channel
+optim          AdamW, the moving average, and sums of squares
+parts          sums over many rows on a GPU
 product        matrix products
 query          attention of one query, without keys and values
 residual       the end of a residual branch
@@ -36,6 +41,7 @@ from .attention import (
 from .batch_norm import batch_norm, batch_norm_grad
 from .convolution import conv2d, conv2d_grad_input, conv2d_grad_weight
 from .cross_entropy import cross_entropy
+from .gather import gather
 from .gelu import erf, gelu
 from .lamb import lamb
 from .layer_norm import layer_norm, layer_norm_grad
@@ -52,9 +58,9 @@ from .windows import Geometry
 
 __all__ = [
     "Geometry", "adamw", "as_rows", "attention", "attention_grad", "batch_norm", "batch_norm_grad", "centred", "conv2d",
-    "conv2d_grad_input", "conv2d_grad_weight", "cross_entropy", "erf", "gelu", "lamb", "layer_norm", "layer_norm_grad",
-    "linear_residual", "linear_residual_grad", "log_softmax", "log_softmax_grad", "logsumexp", "masked", "mean",
-    "moments", "move_average", "product", "query_attention", "query_attention_grad", "row_dots", "self_attention",
-    "self_attention_grad", "sigmoid", "softmax", "softmax_grad", "squares", "sum_over_rows", "talking_heads",
-    "talking_heads_grad", "total", "widened",
+    "conv2d_grad_input", "conv2d_grad_weight", "cross_entropy", "erf", "gather", "gelu", "lamb", "layer_norm",
+    "layer_norm_grad", "linear_residual", "linear_residual_grad", "log_softmax", "log_softmax_grad", "logsumexp",
+    "masked", "mean", "moments", "move_average", "product", "query_attention", "query_attention_grad", "row_dots",
+    "self_attention", "self_attention_grad", "sigmoid", "softmax", "softmax_grad", "squares", "sum_over_rows",
+    "talking_heads", "talking_heads_grad", "total", "widened",
 ]  # fmt: skip

@@ -3,11 +3,10 @@
     y = softmax(q k^T / sqrt(c)) v
     y = mix_w(softmax(mix_l(q k^T / sqrt(c)))) v,    mix(maps)_h = sum_i weight_hi maps_i + bias_h
 
-Shapes: q (B, M, d), k and v (B, N, d), with d = heads * c; inside, (B, heads, M, c) and maps (B, heads, M, N). Heads
-are views into q, k and v, which BLAS and cuBLAS take as they are; self-attention takes q, k and v side by side in one
-array (B, N, 3d). Of the maps, only the softmax is kept for backward: the scores before it cost one product to
-recompute. A mask needs no backward, because its maps are zero. The weights that mix heads may be float32 beside float16
-maps.
+Shapes: q (B, M, d), k and v (B, N, d), with d = heads * c; inside, (B, heads, M, c) and maps (B, heads, M, N). `heads`
+has their layout; self-attention takes q, k and v side by side in one array (B, N, 3d). Of the maps, only the softmax is
+kept for backward: the scores before it cost one product to recompute. On a GPU, talking heads keep no map at all.
+A mask needs no backward, because its maps are zero. The weights that mix heads may be float32 beside float16 maps.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ from functools import lru_cache
 import numpy as np
 
 from ..backend import Array, array_module
+from .fused_heads import empty_maps, fits, mix_softmax_mix, mix_softmax_mix_grad
+from .heads import empty_heads, heads_apart, heads_together
 from .launch import elementwise, on_gpu
 from .product import product
 from .softmax import softmax_of_rows, softmax_of_rows_grad, unit_of
@@ -85,36 +86,36 @@ def _chunks_of(heads: int, queries: int, keys: int) -> int:
     return next((n for n in range(1, queries) if queries % n == 0 and size <= n * CHUNK), queries)
 
 
-# Attention is made of products, softmax and mix_heads, and so needs no CUDA of its own.
+# Attention is made of products and softmax, and so needs no CUDA of its own.
 
 
 def attention(q: Array, k: Array, v: Array, heads: int, mask: Array | None = None) -> tuple[Array, Array]:
     """The result, and the softmax. Where the boolean `mask` is False, the score is -inf."""
-    (q,), (k,), (v,) = (_split_heads(x, heads) for x in (q, k, v))
+    (q,), (k,), (v,) = (heads_apart(x, heads) for x in (q, k, v))
     return _attend(q, k, v, mask)
 
 
 def attention_grad(g: Array, q: Array, k: Array, v: Array, maps: Array) -> tuple[Array, Array, Array]:
     """Gradients for q, k and v."""
-    (q,), (k,), (v,) = (_split_heads(x, maps.shape[1]) for x in (q, k, v))
-    (dq,), (dk,), (dv,) = results = [_empty_heads(x, 1) for x in (q, k, v)]
+    (q,), (k,), (v,) = (heads_apart(x, maps.shape[1]) for x in (q, k, v))
+    (dq,), (dk,), (dv,) = results = [empty_heads(x, 1) for x in (q, k, v)]
     _attend_grad(g, (q, k, v), maps, out=(dq, dk, dv))
-    dq, dk, dv = map(_merge_heads, results)
+    dq, dk, dv = map(heads_together, results)
     return dq, dk, dv
 
 
 def self_attention(qkv: Array, heads: int, mask: Array | None = None) -> tuple[Array, Array]:
     """Like `attention`, with q, k and v side by side in (B, N, 3d)."""
-    q, k, v = _split_heads(qkv, heads, 3)
+    q, k, v = heads_apart(qkv, heads, 3)
     return _attend(q, k, v, mask)
 
 
 def self_attention_grad(g: Array, qkv: Array, maps: Array) -> Array:
     """The gradient for qkv."""
-    q, k, v = _split_heads(qkv, maps.shape[1], 3)
-    dqkv = _empty_heads(q, 3)
+    q, k, v = heads_apart(qkv, maps.shape[1], 3)
+    dqkv = empty_heads(q, 3)
     _attend_grad(g, (q, k, v), maps, out=dqkv)
-    return _merge_heads(dqkv)
+    return heads_together(dqkv)
 
 
 def _attend(q: Array, k: Array, v: Array, mask: Array | None) -> tuple[Array, Array]:
@@ -122,13 +123,13 @@ def _attend(q: Array, k: Array, v: Array, mask: Array | None) -> tuple[Array, Ar
     if mask is not None:
         array_module(scores).copyto(scores, -np.inf, where=~mask)
     maps = softmax_of_rows(scores)
-    (y,) = result = _empty_heads(q, 1)
+    (y,) = result = empty_heads(q, 1)
     product(maps, v, out=y)
-    return _merge_heads(result), maps
+    return heads_together(result), maps
 
 
 def _attend_grad(g: Array, qkv: tuple[Array, ...], maps: Array, out: Sequence[Array]) -> None:
-    (g,) = _split_heads(g, maps.shape[1])
+    (g,) = heads_apart(g, maps.shape[1])
     (q, k, v), (dq, dk, dv) = qkv, out
     product(maps.swapaxes(-1, -2), g, out=dv)
     dscores = softmax_of_rows_grad(product(g, v.swapaxes(-1, -2)), maps)
@@ -138,36 +139,57 @@ def _attend_grad(g: Array, qkv: tuple[Array, ...], maps: Array, out: Sequence[Ar
 
 
 def talking_heads(
-    qkv: Array, weight_l: Array, bias_l: Array, weight_w: Array, bias_w: Array
-) -> tuple[Array, Array, Array]:
-    """The result, the softmax, and the softmax with its heads mixed but for bias_w; q, k, v side by side in (B, N, 3d).
+    qkv: Array, weight_l: Array, bias_l: Array, weight_w: Array, bias_w: Array, observed: bool = False
+) -> tuple[Array, tuple[Array, ...], Array | None, Array | None]:
+    """The result, what the gradient needs, the softmax, and the softmax with its heads mixed but for bias_w.
+
+    q, k and v are side by side in qkv (B, N, 3d). The last two are None on a GPU unless `observed`: `fused_heads` does
+    without them.
 
     Three things need no pass over the maps. weight_l absorbs the scale of the scores and the unit of the exponential,
     except in float16, which would overflow before: there the product absorbs it. bias_l is the same for all keys, so
     the softmax cancels it. bias_w adds a multiple of the sum of all values to the result.
     """
-    q, k, v = _split_heads(qkv, weight_l.shape[0], 3)
+    heads, tokens = weight_l.shape[0], qkv.shape[1]
+    if on_gpu(qkv) and not observed and fits(heads, tokens):
+        return _talking_heads_fused(qkv, weight_l, weight_w, bias_w)
+    q, k, v = heads_apart(qkv, heads, 3)
     product_scale, weight_scale = _scales(q)
-    (y,) = result = _empty_heads(q, 1)
+    (y,) = result = empty_heads(q, 1)
     scores = product(q, k.swapaxes(-1, -2), scale=product_scale)
     unit = unit_of(q)
     maps = softmax_of_rows(mix_heads(scores, weight_l * (weight_scale * unit)), unit)
     mixed = mix_heads(maps, weight_w, out=scores)
     product(mixed, v, out=y)
     y += bias_w[:, None, None] * column_sums(v)
-    return _merge_heads(result), maps, mixed
+    return heads_together(result), (qkv, maps), maps, mixed
+
+
+def _talking_heads_fused(
+    qkv: Array, weight_l: Array, weight_w: Array, bias_w: Array
+) -> tuple[Array, tuple[Array, ...], None, None]:
+    q, k, v = apart = heads_apart(qkv, weight_l.shape[0], 3)
+    product_scale, weight_scale = _scales(q)
+    scores = product(q, k.swapaxes(-1, -2), out=_empty_maps(q), scale=product_scale)
+    y = product(mix_softmax_mix(scores, weight_l, weight_w, weight_scale), v)
+    sum_v = column_sums(v)
+    return heads_together(y[None], 0, bias_w, sum_v), (apart, sum_v), None, None
 
 
 def talking_heads_grad(
-    g: Array, qkv: Array, maps: Array, weight_l: Array, weight_w: Array, bias_w: Array
+    g: Array, kept: Sequence[Array], weight_l: Array, weight_w: Array, bias_w: Array
 ) -> tuple[Array, ...]:
     """Gradients for qkv, weight_l, bias_l (zero, see above), weight_w and bias_w."""
     heads = weight_l.shape[0]
-    q, k, v = _split_heads(qkv, heads, 3)
+    if kept[0].ndim == 5:  # q, k and v, with their heads apart
+        apart, sum_v = kept
+        return _talking_heads_grad_fused(g, apart, sum_v, weight_l, weight_w, bias_w)
+    qkv, maps = kept
+    q, k, v = heads_apart(qkv, heads, 3)
     product_scale, weight_scale = _scales(q)
-    (g,) = _split_heads(g, heads)
+    (g,) = heads_apart(g, heads)
     sum_g, sum_v = column_sums(g), column_sums(v)
-    dq, dk, dv = dqkv = _empty_heads(q, 3)
+    dq, dk, dv = dqkv = empty_heads(q, 3)
     mixed = mix_heads(maps, weight_w)
     product(mixed.swapaxes(-1, -2), g, out=dv)
     dv += bias_w[:, None, None] * sum_g
@@ -179,8 +201,39 @@ def talking_heads_grad(
     dscores = mix_heads(dmaps, weight_l.T * weight_scale, out=scores)
     product(dscores, k, out=dq, scale=product_scale)
     product(dscores.swapaxes(-1, -2), q, out=dk, scale=product_scale)
-    dbias_w = total(sum_g * sum_v, (0, 2, 3)).astype(bias_w.dtype, copy=False)
-    return _merge_heads(dqkv), dweight_l, array_module(g).zeros_like(bias_w), dweight_w, dbias_w
+    return heads_together(dqkv), dweight_l, _zero_like(bias_w), dweight_w, _dbias(sum_g, sum_v, bias_w)
+
+
+def _talking_heads_grad_fused(
+    g: Array, apart: Array, sum_v: Array, weight_l: Array, weight_w: Array, bias_w: Array
+) -> tuple[Array, ...]:
+    q, k, v = apart
+    product_scale, weight_scale = _scales(q)
+    (g,) = heads_apart(g, weight_l.shape[0])
+    scores = product(q, k.swapaxes(-1, -2), out=_empty_maps(q), scale=product_scale)
+    d = product(g, v.swapaxes(-1, -2), out=_empty_maps(q))
+    dweight_l, dweight_w = mix_softmax_mix_grad(scores, d, weight_l, weight_w, weight_scale)
+    dscores, mixed = scores, d
+    dq, dk, dv = dqkv = empty_heads(q, 3)
+    product(mixed.swapaxes(-1, -2), g, out=dv)
+    product(dscores, k, out=dq, scale=product_scale)
+    product(dscores.swapaxes(-1, -2), q, out=dk, scale=product_scale)
+    sum_g = column_sums(g)
+    dqkv = heads_together(dqkv, 2, bias_w, sum_g)
+    return dqkv, dweight_l, _zero_like(bias_w), dweight_w, _dbias(sum_g, sum_v, bias_w)
+
+
+def _dbias(sum_g: Array, sum_v: Array, bias: Array) -> Array:
+    return total(sum_g * sum_v, (0, 2, 3)).astype(bias.dtype, copy=False)
+
+
+def _zero_like(x: Array) -> Array:
+    return array_module(x).zeros_like(x)
+
+
+def _empty_maps(q: Array) -> Array:
+    batch, heads, tokens, _ = q.shape
+    return empty_maps(q, (batch, heads, tokens, tokens))
 
 
 def _scale(head: Array) -> float:
@@ -190,21 +243,3 @@ def _scale(head: Array) -> float:
 def _scales(q: Array) -> tuple[float, float]:
     """The parts of the scale of the scores that the product of q and k, and weight_l, absorb."""
     return (_scale(q), 1.0) if q.dtype == np.float16 else (1.0, _scale(q))
-
-
-def _split_heads(x: Array, heads: int, count: int = 1) -> Array:
-    """(B, N, count * heads * c) viewed as (count, B, heads, N, c)."""
-    batch, tokens, width = x.shape
-    return x.reshape(batch, tokens, count, heads, width // (count * heads)).transpose(2, 0, 3, 1, 4)
-
-
-def _empty_heads(like: Array, count: int) -> Array:
-    """An empty (count, B, heads, N, c), a view into memory that `_merge_heads` need not copy."""
-    batch, heads, tokens, size = like.shape
-    return array_module(like).empty((batch, tokens, count, heads, size), like.dtype).transpose(2, 0, 3, 1, 4)
-
-
-def _merge_heads(arrays: Array) -> Array:
-    """(count, B, heads, N, c) viewed as (B, N, count * heads * c)."""
-    count, batch, heads, tokens, size = arrays.shape
-    return arrays.transpose(1, 3, 0, 2, 4).reshape(batch, tokens, count * heads * size)

@@ -18,8 +18,9 @@ import numpy as np
 
 from ..backend import Array, array_module
 from .launch import on_gpu
-from .moments import division, joined_rows, launch_parts, near_zero, parts, repeated
-from .sums import sum_over_rows, total, wide_dtype, widened
+from .moments import joined_rows, near_zero, parts, repeated
+from .parts import division, launch_parts, merge
+from .sums import sum_over_rows, wide_dtype, widened
 
 # y
 
@@ -105,7 +106,7 @@ def _gradient_sums(g: Array, x: Array, mean: Array, rstd: Array) -> Array:
     xp = array_module(g)
     partial = xp.empty((2, x.shape[-1], division(x)[2]), wide_dtype(x))
     launch_parts(_GRADIENT_SUMS, "batch_norm_sums", x, *map(xp.ascontiguousarray, (g, x, mean, rstd)), *partial)
-    return total(partial, -1)
+    return merge(partial, partial.dtype)
 
 
 # dx = scale * g - slope * (x - mean) - shift, one value of each for a channel

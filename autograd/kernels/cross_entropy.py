@@ -34,32 +34,33 @@ def _cross_entropy_numpy(x: Array, targets: Array, with_grad: bool) -> tuple[Arr
 
 # One of `labels` and `soft` is null. A label that is no class makes the loss NaN.
 _CUDA = """
-__device__ wide_t target(const long long* labels, const T* soft, size_t row, int k, int n) {
-    if (labels && (labels[blockIdx.x] < 0 || labels[blockIdx.x] >= n)) return wide_t(0) / wide_t(0);
-    return labels ? wide_t(labels[blockIdx.x] == k) : wide_t(soft[row + k]);
+__device__ wide_t target(const long long* labels, const T* soft, int k, int n) {
+    if (labels && (labels[ROW] < 0 || labels[ROW] >= n)) return wide_t(0) / wide_t(0);
+    return labels ? wide_t(labels[ROW] == k) : wide_t(soft[ROW * n + k]);
 }
 
 extern "C" __global__ void cross_entropy(
-    const T* x, const long long* labels, const T* soft, wide_t* loss, T* dx, int n
+    const T* x, const long long* labels, const T* soft, wide_t* loss, T* dx, long long rows, int n
 ) {
-    size_t row = (size_t)blockIdx.x * n;
+    if (ROW >= rows) return;
+    const long long row = ROW * n;
     wide_t top = x[row], sum = 0, dot = 0, all = 0;
-    for (int k = threadIdx.x; k < n; k += blockDim.x) top = Max()(top, wide_t(x[row + k]));
-    top = over_block(top, Max());
+    EACH(k) top = Max()(top, wide_t(x[row + k]));
+    top = over_row(top, Max());
     if (isinf(top)) top = 0;
-    for (int k = threadIdx.x; k < n; k += blockDim.x) sum += exp(wide_t(x[row + k]) - top);
-    sum = over_block(sum, Sum());
+    EACH(k) sum += exp(wide_t(x[row + k]) - top);
+    sum = over_row(sum, Sum());
     wide_t log_sum = sum == 0 ? wide_t(0) : log(sum);
-    for (int k = threadIdx.x; k < n; k += blockDim.x) {
-        wide_t t = target(labels, soft, row, k, n);
+    EACH(k) {
+        wide_t t = target(labels, soft, k, n);
         if (t != 0) dot += t * (wide_t(x[row + k]) - top - log_sum);
         all += t;
     }
-    dot = over_block(dot, Sum());
-    all = over_block(all, Sum());
-    if (threadIdx.x == 0) loss[blockIdx.x] = -dot;
-    for (int k = threadIdx.x; dx && k < n; k += blockDim.x)
-        dx[row + k] = exp(wide_t(x[row + k]) - top - log_sum) * all - target(labels, soft, row, k, n);
+    dot = over_row(dot, Sum());
+    all = over_row(all, Sum());
+    if (threadIdx.x % TEAM == 0) loss[ROW] = -dot;
+    if (dx) EACH(k)
+        dx[row + k] = exp(wide_t(x[row + k]) - top - log_sum) * all - target(labels, soft, k, n);
 }
 """
 

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from ..backend import Array, array_module
-from .launch import THREADS, compiled, launch_rows, on_gpu
+from .launch import launch_rows, on_gpu
+from .parts import division, launch_parts
 from .sums import sum_over_rows, wide_dtype, widened
 
 PART = 1 << 18  # bytes of one array: several of them fit into the level 2 cache of a core
 LONG = 1 << 14  # values: NumPy broadcasts along rows of this length twice as fast as along a few channels
 NEAR = 4  # up to this mean^2 / variance, rounding errors are harmless without subtracting the mean first
-MOST_PARTS, LEAST_ROWS = 512, 64  # on a GPU
 
 
 def joined_rows(x: Array) -> int:
@@ -71,24 +70,7 @@ def _means_of_powers(x: Array, origin: Array | None) -> Array:
     return sums / (x.size // channels)
 
 
-# A block for each part of the rows and 32 channels, one for each lane. Its warps take turns at the rows.
-_PARTS = """
-#define PART                                                             \\
-    const int channel = blockIdx.y * 32 + threadIdx.x % 32;              \\
-    const bool inside = channel < channels;                              \\
-    const long long first = blockIdx.x * size, last = min(rows, first + size);
-#define EACH_ROW for (long long row = first + threadIdx.x / 32; inside && row < last; row += blockDim.x / 32)
-
-__device__ wide_t over_warps(wide_t value) {
-    __shared__ wide_t of_warp[32][32];
-    __syncthreads();
-    of_warp[threadIdx.x / 32][threadIdx.x % 32] = value;
-    __syncthreads();
-    value = 0;
-    for (int warp = 0; warp < blockDim.x / 32; warp++) value += of_warp[warp][threadIdx.x % 32];
-    return value;
-}
-"""
+# Each part has a mean, and a sum of squared deviations from it.
 _MOMENTS = """
 extern "C" __global__ void batch_moments(
     const T* x, wide_t* means, wide_t* squares, long long rows, long long size, int channels
@@ -108,25 +90,27 @@ extern "C" __global__ void batch_moments(
     }
 }
 """
-# A block for each channel, with n parts (Chan, Golub and LeVeque, 1979):
+# Each channel has n parts (Chan, Golub and LeVeque, 1979):
 #   mean = sum(n_part mean_part) / n,    n variance = sum(n_part variance_part + n_part (mean_part - mean)^2)
 _MERGE = """
 extern "C" __global__ void merge_moments(
-    const wide_t* means, const wide_t* squares, wide_t* mean, wide_t* variance, long long rows, long long size, int n
+    const wide_t* means, const wide_t* squares, wide_t* mean, wide_t* variance, long long all, long long size,
+    long long channels, int n
 ) {
-    means += (size_t)blockIdx.x * n;
-    squares += (size_t)blockIdx.x * n;
+    if (ROW >= channels) return;
+    means += ROW * n;
+    squares += ROW * n;
     wide_t sum = 0, square = 0;
-    for (int i = threadIdx.x; i < n; i += blockDim.x) sum += means[i] * wide_t(min(size, rows - i * size));
-    const wide_t whole = over_block(sum, Sum()) / rows;
-    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+    EACH(i) sum += means[i] * wide_t(min(size, all - i * size));
+    const wide_t whole = over_row(sum, Sum()) / all;
+    EACH(i) {
         const wide_t apart = means[i] - whole;
-        square += squares[i] + apart * apart * wide_t(min(size, rows - i * size));
+        square += squares[i] + apart * apart * wide_t(min(size, all - i * size));
     }
-    square = over_block(square, Sum());
-    if (threadIdx.x == 0) {
-        mean[blockIdx.x] = whole;
-        variance[blockIdx.x] = square / rows;
+    square = over_row(square, Sum());
+    if (threadIdx.x % TEAM == 0) {
+        mean[ROW] = whole;
+        variance[ROW] = square / all;
     }
 }
 """
@@ -143,17 +127,3 @@ def moments(x: Array) -> tuple[Array, Array]:
     launch_parts(_MOMENTS, "batch_moments", x, xp.ascontiguousarray(x), means, squares)
     launch_rows(_MERGE, "merge_moments", means, means, squares, mean, variance, np.int64(rows), np.int64(size))
     return mean, variance
-
-
-def division(x: Array) -> tuple[int, int, int]:
-    """The number of rows of x, of rows in a part, and of parts."""
-    rows = x.size // x.shape[-1]
-    size = max(LEAST_ROWS, -(-rows // MOST_PARTS))
-    return rows, size, -(-rows // size)
-
-
-def launch_parts(source: str, name: str, x: Array, *arguments: Any) -> None:
-    rows, size, count = division(x)
-    kernel = compiled(_PARTS + source, name, x.dtype.name)
-    grid = count, -(-x.shape[-1] // 32)
-    kernel(grid, (THREADS,), (*arguments, np.int64(rows), np.int64(size), np.int32(x.shape[-1])))

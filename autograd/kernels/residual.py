@@ -14,6 +14,7 @@ weight and a scale that starts at 1e-5, so on a GPU a launch after the matrix pr
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -40,9 +41,12 @@ def _linear_residual_numpy(
     return z
 
 
-# A thread for each value of the branch: number i there, number j in x, whose samples have `sample` values each.
-_INDEX = "long long channel = i % channels, j = has_rows ? rows[i / sample] * sample + i % sample : i;"
-_INDEX_ARGUMENTS = "raw int64 rows, bool has_rows, int64 channels, int64 sample"
+# A thread for each value of the branch: number i there, number j in x.
+_INDEX = """
+    const index_t u = i, channel = u % CHANNELS;
+    const long long j = has_rows ? rows[u / SAMPLE] * SAMPLE + u % SAMPLE : u;
+"""
+_INDEX_ARGUMENTS = "raw int64 rows, bool has_rows"
 _SCALE = "wide_t s = wide_t(factor) * (has_scale ? wide_t(scale[channel]) : wide_t(1));"
 _ADD = """
     z[j] = wide_t(x[j]) + s * (wide_t(y[i]) + wide_t(bias[channel]));
@@ -57,7 +61,7 @@ def linear_residual(
     y = product(as_rows(h), weight.T)
     z = array_module(x).empty(x.shape, x.dtype) if rows is None else x.copy()
     arguments = f"raw T x, raw H y, raw T bias, raw T scale, bool has_scale, T factor, {_INDEX_ARGUMENTS}"
-    kernel = elementwise(arguments, "raw T z", _INDEX + _SCALE + _ADD, "linear_residual", x.dtype.name)
+    kernel = _kernel(arguments, "raw T z", _ADD, "linear_residual", x.dtype.name, *_sizes(x))
     scales = bias if scale is None else scale, np.bool_(scale is not None), x.dtype.type(factor)
     kernel(x, y, bias, *scales, *_index_arguments(x, rows), z, size=y.size)
     return z
@@ -72,8 +76,21 @@ def _scaled(x: Array, scale: Array | None, factor: float) -> Array:
 
 
 def _index_arguments(x: Array, rows: Array | None) -> tuple[Any, ...]:
-    indices = array_module(x).empty(0, np.int64) if rows is None else rows
-    return indices, np.bool_(rows is not None), np.int64(x.shape[-1]), np.int64(x.size // max(1, x.shape[0]))
+    return array_module(x).empty(0, np.int64) if rows is None else rows, np.bool_(rows is not None)
+
+
+def _sizes(x: Array) -> tuple[str, int, int]:
+    """The type of indices (32 bits divide faster), and the values of a token and of a sample."""
+    return "unsigned int" if x.size < 2**31 else "long long", x.shape[-1], x.size // max(1, x.shape[0])
+
+
+@cache
+def _kernel(
+    arguments: str, results: str, formula: str, name: str, dtype: str, index: str, channels: int, sample: int
+) -> Any:
+    """Sizes are constants: divisions by them are products."""
+    constants = f"typedef {index} index_t; constexpr index_t CHANNELS = {channels}, SAMPLE = {sample};"
+    return elementwise(arguments, results, constants + _INDEX + _SCALE + formula, name, dtype)
 
 
 # First half of the gradient: g of the samples that have a branch, as rows, and dh if it is needed.
@@ -102,7 +119,7 @@ def _branch_grad_cuda(
     """Scale g before it is rounded to float16, the dtype of h."""
     xp = array_module(g)
     arguments = f"raw T g, raw T scale, bool has_scale, T factor, {_INDEX_ARGUMENTS}"
-    kernel = elementwise(arguments, "H plain, H scaled", _INDEX + _SCALE + _ROUND, "residual_gradients", g.dtype.name)
+    kernel = _kernel(arguments, "H plain, H scaled", _ROUND, "residual_gradients", g.dtype.name, *_sizes(g))
     scales = g if scale is None else scale, np.bool_(scale is not None), g.dtype.type(factor)
     plain, scaled = (xp.empty((h.size // h.shape[-1], g.shape[-1]), h.dtype) for _ in range(2))
     kernel(xp.ascontiguousarray(g), *scales, *_index_arguments(g, rows), plain, scaled)
@@ -131,22 +148,23 @@ def _parameter_grads_numpy(
     return [gradient.astype(parameter.dtype, copy=False) for gradient, parameter in gradients]
 
 
-# A block for each channel, whose row of the weight has n values.
+# A warp or a block for each channel, whose row of the weight has n values.
 _PARAMETERS = """
 extern "C" __global__ void residual_parameters(
     const wide_t* product_gh, const wide_t* sum_g, const T* weight, const T* bias, const T* scale, bool has_scale,
-    wide_t factor, T* dweight, T* dbias, T* dscale, int n
+    wide_t factor, T* dweight, T* dbias, T* dscale, long long rows, int n
 ) {
-    size_t row = (size_t)blockIdx.x * n;
-    wide_t s = factor * (has_scale ? wide_t(scale[blockIdx.x]) : wide_t(1)), dot = 0;
-    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+    if (ROW >= rows) return;
+    const long long channel = ROW, row = channel * n;
+    wide_t s = factor * (has_scale ? wide_t(scale[channel]) : wide_t(1)), dot = 0;
+    EACH(i) {
         dot += product_gh[row + i] * wide_t(weight[row + i]);
         dweight[row + i] = s * product_gh[row + i];
     }
-    dot = over_block(dot, Sum());
-    if (threadIdx.x == 0) {
-        dbias[blockIdx.x] = s * sum_g[blockIdx.x];
-        if (has_scale) dscale[blockIdx.x] = factor * (dot + wide_t(bias[blockIdx.x]) * sum_g[blockIdx.x]);
+    dot = over_row(dot, Sum());
+    if (threadIdx.x % TEAM == 0) {
+        dbias[channel] = s * sum_g[channel];
+        if (has_scale) dscale[channel] = factor * (dot + wide_t(bias[channel]) * sum_g[channel]);
     }
 }
 """

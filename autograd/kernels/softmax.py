@@ -37,27 +37,29 @@ def _softmax_of_rows_numpy(x: Array, unit: float) -> Array:
 
 # The first loop reads a row from memory, the second and third from the cache.
 _SOFTMAX = """
-extern "C" __global__ void softmax_of_rows(const T* x, T* y, int n) {
-    x += (size_t)blockIdx.x * n;
-    y += (size_t)blockIdx.x * n;
+extern "C" __global__ void softmax_of_rows(const T* x, T* y, long long rows, int n) {
+    if (ROW >= rows) return;
+    x += ROW * n;
+    y += ROW * n;
     wide_t top = x[0];
-    for (int i = threadIdx.x; i < n; i += blockDim.x) top = Max()(top, wide_t(x[i]));
-    top = over_block(top, Max());
+    EACH(i) top = Max()(top, wide_t(x[i]));
+    top = over_row(top, Max());
     if (isinf(top)) top = 0;
     wide_t sum = 0;
-    for (int i = threadIdx.x; i < n; i += blockDim.x) sum += exp(wide_t(x[i]) - top);
-    sum = over_block(sum, Sum());
-    for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = sum == 0 ? wide_t(0) : exp(wide_t(x[i]) - top) / sum;
+    EACH(i) sum += exp(wide_t(x[i]) - top);
+    sum = over_row(sum, Sum());
+    EACH(i) y[i] = sum == 0 ? wide_t(0) : exp(wide_t(x[i]) - top) / sum;
 }
 """
 _SOFTMAX_GRAD = """
-extern "C" __global__ void softmax_of_rows_grad(T* g, const T* y, int n) {
-    g += (size_t)blockIdx.x * n;
-    y += (size_t)blockIdx.x * n;
+extern "C" __global__ void softmax_of_rows_grad(T* g, const T* y, long long rows, int n) {
+    if (ROW >= rows) return;
+    g += ROW * n;
+    y += ROW * n;
     wide_t dot = 0;
-    for (int i = threadIdx.x; i < n; i += blockDim.x) dot += wide_t(g[i]) * wide_t(y[i]);
-    dot = over_block(dot, Sum());
-    for (int i = threadIdx.x; i < n; i += blockDim.x) g[i] = (wide_t(g[i]) - dot) * wide_t(y[i]);
+    EACH(i) dot += wide_t(g[i]) * wide_t(y[i]);
+    dot = over_row(dot, Sum());
+    EACH(i) g[i] = (wide_t(g[i]) - dot) * wide_t(y[i]);
 }
 """
 

@@ -1,4 +1,5 @@
-"""Accurate sums and means of any axes, and fast ones over rows and columns. On a GPU, CuPy's sums do the work.
+"""Accurate sums and means of any axes, and fast ones over rows and columns. On a GPU, CuPy's sums do the work, and
+`parts` that over rows.
 
 float16 accumulates in float32 and is rounded once, at the end. NumPy sums pairwise along the innermost axis but value
 by value along others, where rounding errors build up. `total` cuts these into slabs, adds the slabs, and does the same
@@ -16,6 +17,8 @@ from typing import Any
 import numpy as np
 
 from ..backend import Array
+from .launch import on_gpu
+from .parts import sum_rows
 
 FEW = 256  # at most this many values are added one by one
 SLABS = 64
@@ -92,6 +95,8 @@ def sum_over_rows(x: Array, dtype: Any = None) -> Array:
     rows = as_rows(x)
     if _blas_sums(x) and 0 < len(rows) <= BLAS_LIMIT:
         return _blas_product(_ones(len(rows), x.dtype), rows)
+    if on_gpu(rows):
+        return sum_rows(rows, (dtype or x.dtype) if x.dtype == np.float16 else x.dtype)
     return total(rows, 0, dtype=dtype)
 
 

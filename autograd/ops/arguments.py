@@ -99,6 +99,15 @@ def layer_operands(name: str, inputs: list[Any], parameters: list[Any]) -> list[
     return [*tensors, *to_common_dtype(name, *(as_tensor_like(name, x, tensors[0]) for x in parameters))]
 
 
+def narrowed(weight: Array, dtype: Any) -> Array:
+    """A weight in the dtype of a product. Under `autocast` that is a copy, which a trainer may have made for all."""
+    if weight.dtype == dtype:
+        return weight
+    halves = modes.current().halves
+    copy = None if halves is None else halves.get(id(weight))
+    return weight.astype(dtype) if copy is None or copy.dtype != dtype else copy
+
+
 def full_precision(x: Any) -> Tensor:
     """Input of an operation that `autocast` keeps in full precision: float16 is cast to float32."""
     x = as_tensor(x)

@@ -131,15 +131,17 @@ class TalkingHeadsAttention(Function):
         _check_qkv(qkv, heads)
         _check_shapes(weight_l=(weight_l, (heads, heads)), weight_w=(weight_w, (heads, heads)))
         _check_shapes(bias_l=(bias_l, (heads,)), bias_w=(bias_w, (heads,)))
-        y, maps, mixed = kernels.talking_heads(qkv, weight_l, bias_l, weight_w, bias_w)
+        parameters = weight_l, bias_l, weight_w, bias_w
+        y, kept, maps, mixed = kernels.talking_heads(qkv, *parameters, observed=observe is not None)
         if observe is not None:
             observe(maps=maps, mixed=mixed + bias_w[:, None, None])
-        ctx.save(qkv, maps, weight_l, weight_w, bias_w)
+        ctx.save(weight_l, weight_w, bias_w, *kept)
         return y
 
     @staticmethod
     def backward(ctx: Context, g: Array) -> Any:
-        return kernels.talking_heads_grad(g, *ctx.saved)
+        weight_l, weight_w, bias_w, *kept = ctx.saved
+        return kernels.talking_heads_grad(g, kept, weight_l, weight_w, bias_w)
 
     @staticmethod
     def reference(

@@ -10,7 +10,7 @@ from ..backend import Array
 from ..function import Context, Function, OperandError
 from ..kernels import Geometry
 from ..tensor import Tensor
-from .arguments import layer_operands
+from .arguments import layer_operands, narrowed
 from .shape import concat, pad, transpose
 
 
@@ -33,7 +33,7 @@ class Conv2d(Function):
                 f"padding {padding}"
             )
         wide = weight.dtype  # of the parameters: float32 with a float16 x under autocast
-        weight = weight.astype(x.dtype, copy=False)
+        weight = narrowed(weight, x.dtype)
         ctx.save(x if ctx.needs[1] else None, weight if ctx.needs[0] else None, x.shape, wide, geometry, groups)
         return kernels.conv2d(x, weight, bias, geometry, groups)
 

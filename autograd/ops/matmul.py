@@ -8,7 +8,7 @@ from .. import kernels
 from ..backend import Array
 from ..function import Context, Function, OperandError, unbroadcast
 from ..tensor import Tensor
-from .arguments import layer_operands, matmul_operands
+from .arguments import layer_operands, matmul_operands, narrowed
 
 
 class Matmul(Function):
@@ -66,7 +66,7 @@ class Linear(Function):
                 f"bias must have shape {weight.shape[:1]} to match weight {weight.shape}, got {bias.shape}"
             )
         wide = weight.dtype  # of the parameters: float32 with a float16 x under autocast
-        weight = weight.astype(x.dtype, copy=False)
+        weight = narrowed(weight, x.dtype)
         ctx.save(x if ctx.needs[1] else None, weight if ctx.needs[0] else None, x.shape, wide)
         y = kernels.product(kernels.as_rows(x), weight.T)
         if bias is not None:

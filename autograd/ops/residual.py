@@ -10,7 +10,7 @@ from .. import kernels
 from ..backend import Array, is_array, on_device_of, to_device
 from ..function import Context, Function, OperandError
 from ..tensor import Tensor
-from .arguments import layer_operands, plain_number
+from .arguments import layer_operands, narrowed, plain_number
 from .shape import concat
 
 
@@ -35,7 +35,7 @@ class LinearResidual(Function):
         for name, value in (("bias", bias), ("scale", scale)):
             if value is not None and value.shape != x.shape[-1:]:
                 raise OperandError(f"{name} must have shape {x.shape[-1:]}, got {value.shape}")
-        narrow = weight.astype(h.dtype, copy=False)  # under autocast, weights are float32 and h is float16
+        narrow = narrowed(weight, h.dtype)  # under autocast, weights are float32 and h is float16
         ctx.save(h, narrow, weight, bias, scale, factor, rows)
         return kernels.linear_residual(x, h, narrow, bias, scale, factor, rows)
 

@@ -108,8 +108,8 @@ def _talking_heads(
     qkv: Array, weight_l: Array, bias_l: Array, weight_w: Array, bias_w: Array, g: Array
 ) -> Sequence[Array]:
     """Skip the gradient of weight_l: its terms nearly cancel over many tokens, which magnifies rounding."""
-    y, maps, _ = kernels.talking_heads(qkv, weight_l, bias_l, weight_w, bias_w)
-    dqkv, _, _, dweight_w, dbias_w = kernels.talking_heads_grad(g, qkv, maps, weight_l, weight_w, bias_w)
+    y, kept, *_ = kernels.talking_heads(qkv, weight_l, bias_l, weight_w, bias_w)
+    dqkv, _, _, dweight_w, dbias_w = kernels.talking_heads_grad(g, kept, weight_l, weight_w, bias_w)
     return y, dqkv, dweight_w, dbias_w
 
 

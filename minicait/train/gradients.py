@@ -111,7 +111,9 @@ class Gradients:
         targets = dict(zip(targets, others, strict=False))
         settings = state.pickled_settings() if isinstance(crew, Processes) else b""
         batch = Batch(objective, images, targets, stem_gradient, size, leaves, workers, stream, settings, scale)
-        results = crew.run(sum_share, [batch] * workers)
+        halves = state.halves() if on_gpu and modes.current().products == "float16" else None
+        with modes.changed(halves=halves):
+            results = crew.run(sum_share, [batch] * workers)
         nodes = [node for result in results for node in result.nodes]
         with together():
             for into, other in additions(nodes):

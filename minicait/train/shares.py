@@ -13,7 +13,7 @@ from autograd.backend import Array, array_module, on_device_of
 
 from ..models.model import outputs_of
 from ..nn import Module
-from ..optim.parameters import FlatArrays, Layout
+from ..optim.parameters import FlatArrays, Layout, flat_parameters
 from .coupling import Found, find_coupling
 from .memory import SharedMemory
 from .objectives import Objective
@@ -51,6 +51,7 @@ class State:
         self.kind = self.like.dtype, model.device
         self.buffers: dict[tuple[int, int], FlatArrays] = {}  # by worker and number
         self._pickled: tuple[Settings, bytes] = ([], b"")
+        self._halves: FlatArrays | None = None
         self.cancelled = False  # another thread failed
 
     @property
@@ -82,6 +83,14 @@ class State:
             array = array_module(self.like).empty(self.layout.size, self.like.dtype)
             self.buffers[worker, number] = FlatArrays(self.layout, array)
         return self.buffers[worker, number]
+
+    def halves(self) -> dict[int, Array]:
+        """float16 copies of the weights, in one launch, by the id of their array."""
+        flat = flat_parameters(self.model)
+        if self._halves is None or self._halves.layout is not flat.layout:
+            self._halves = FlatArrays(flat.layout, array_module(flat.array).empty(flat.layout.size, np.float16))
+        self._halves.array[...] = flat.array
+        return {id(p.data): self._halves[name] for name, p in flat.parameters.items()}
 
     def share_with(self, workers: int, memory: SharedMemory) -> None:
         """Allocate the maximum number of buffers in shared memory; pages that nobody writes cost nothing."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -23,7 +23,7 @@ HEADER = """
 #include <sys/types.h>
 #include <type_traits>
 
-struct PyObject;
+struct PyObject { void* of_no_interest; };
 extern "C" {  // the few functions of Python that are needed, so that its headers are not
 PyObject* PyObject_CallObject(PyObject*, PyObject*);
 PyObject* PyTuple_New(ssize_t);
@@ -33,6 +33,7 @@ long long PyLong_AsLongLong(PyObject*);
 double PyFloat_AsDouble(PyObject*);
 void Py_IncRef(PyObject*);
 void Py_DecRef(PyObject*);
+extern PyObject _Py_NoneStruct;
 }
 
 static PyObject* hooks[HOOKS];
@@ -70,12 +71,18 @@ _kept: list[Any] = []  # what C code has pointers to
 Hooks = dict[str, Callable[..., Any]]
 
 
-def hook(module: ModuleType, functions: Hooks) -> None:
-    """Lead calls of these functions of a Cython module to Python functions, from C and from Python."""
+def hook(
+    module: ModuleType, functions: Hooks, own: Mapping[str, str] | None = None, globals_: str = ""
+) -> ctypes.PyDLL:
+    """Lead calls of these functions of a Cython module to Python functions, from C and from Python.
+
+    Those in `own` run this C++ instead when they are called from C, with the arguments a0, a1 etc.; `globals_` declares
+    its variables, which the library that is returned exports.
+    """
     capsules = {name: module.__pyx_capi__[name] for name in functions}
     signatures = {name: _capsule_name(capsule) for name, capsule in capsules.items()}
-    stubs = [_stub(i, name, text.decode()) for i, (name, text) in enumerate(signatures.items())]
-    source = HEADER.replace("HOOKS", str(len(functions))) + "\n".join(stubs)
+    stubs = [_stub(i, name, text.decode(), (own or {}).get(name)) for i, (name, text) in enumerate(signatures.items())]
+    source = HEADER.replace("HOOKS", str(len(functions))) + globals_ + "\n".join(stubs)
     library = gxx.library(source, [], f"the hooks of {module.__name__}")
     library.set_hook.argtypes = [ctypes.c_int, ctypes.py_object]
     for i, (name, function) in enumerate(functions.items()):
@@ -85,9 +92,10 @@ def hook(module: ModuleType, functions: Hooks) -> None:
         module.__pyx_capi__[name] = _new_capsule(address, ctypes.cast(label, ctypes.c_char_p), None)
         setattr(module, name, function)
         _kept.extend([library, function, label, capsules[name]])
+    return library
 
 
-def _stub(i: int, name: str, signature: str) -> str:
+def _stub(i: int, name: str, signature: str, cpp: str | None = None) -> str:
     """The C++ function in place of one with this signature, such as "intptr_t (size_t, int __pyx_skip_dispatch)"."""
     match = re.fullmatch(r"(.*?)\s*\((.*)\)", signature)
     assert match is not None, signature
@@ -98,6 +106,9 @@ def _stub(i: int, name: str, signature: str) -> str:
     result = _c_type(match[1])
     failed = "-1" if result == "int" else "0"  # as CuPy declares its functions: `int f() except? -1`
     body = f"return call<{result}>(hooks[{i}], ({result}){failed}{''.join(own)});"
+    if cpp is not None:
+        nothing = "boxed(&_Py_NoneStruct)" if result == "PyObject*" else f"({result})0"
+        body = f"{cpp} return {nothing};"
     return f'extern "C" {result} hook_{name}({parameters}) {{ {body} }}'
 
 

@@ -4,13 +4,11 @@ They are right for channels and rows around the sizes of warps and blocks, in an
 of launches that does not grow with the size of images or batches.
 """
 
-from importlib import import_module
-
 import numpy as np
 import pytest
 
 from autograd import Tensor, kernels
-from autograd.kernels import Geometry, convolution
+from autograd.kernels import Geometry, convolution, parts
 from minicait import nn
 from tests import hostcuda
 from tests.hostcuda.test_own_kernels import DTYPES, draw
@@ -104,8 +102,7 @@ def test_batch_norm(cp, rows, channels, dtype):
 
 
 def test_batch_norm_with_more_rows_than_parts(cp, monkeypatch):
-    module = import_module("autograd.kernels.moments")  # the package has a function of that name
-    monkeypatch.setattr(module, "MOST_PARTS", 3)
+    monkeypatch.setattr(parts, "MOST_PARTS", 3)
     x = draw(1000, 5) + 30
     mean, var = kernels.moments(cp.asarray(x))
     np.testing.assert_allclose(mean.get(), x.astype(float).mean(0), rtol=1e-6)

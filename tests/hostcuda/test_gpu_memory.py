@@ -117,10 +117,11 @@ def test_memory_runs_out_and_the_advice_works(pool, monkeypatch, tmp_path, capsy
     evaluating = ["eval", "--weights", f"{tmp_path}/shapes-tiny-1/weights/best.safetensors", "--device", "cuda"]
     gc.collect()
     pool.free_all_blocks()
-    leave(monkeypatch, 4 * MB)
-    assert main([*evaluating, *SHAPES]) == 2
-    advice = re.search(r"; try (--micro-batch \d), which splits the batch\n", capsys.readouterr().err)
-    assert main([*evaluating, *SHAPES, *advice[1].split()]) == 0
+    leave(monkeypatch, 6 * MB)  # 3.4 for the weights, 0.1 for each image
+    evaluating += ["--img-size", "16", "--val-images", "64"]
+    assert main(evaluating) == 2
+    advice = re.search(r"; try (--micro-batch \d+), which splits the batch\n", capsys.readouterr().err)
+    assert main([*evaluating, *advice[1].split()]) == 0
 
 
 def test_the_estimate_tells_what_is_held(pool, tmp_path, capsys):
@@ -141,10 +142,10 @@ def test_evaluation_and_prediction(pool, monkeypatch, tmp_path, capsys):
     model = CaiT(**SMALL | {"img_size": 32, "patch_size": 4, "depth": 1, "num_classes": 10})
     weights = tmp_path / "w.safetensors"
     save_weights(model, weights, [str(i) for i in range(10)])
-    for i in range(8):
-        Image.fromarray(np.full((32, 32, 3), 30 * i, np.uint8)).save(tmp_path / f"{i}.png")
+    for i in range(32):
+        Image.fromarray(np.full((32, 32, 3), 8 * i, np.uint8)).save(tmp_path / f"{i}.png")
     predicting = ["predict", str(tmp_path), "--weights", str(weights), "--device", "cuda"]
-    leave(monkeypatch, MB)
+    leave(monkeypatch, 3 * MB // 2)  # half of what all images take
     assert main(predicting) == 2
     advice = re.search(r"try --micro-batch (\d+), which splits the batch\n", capsys.readouterr().err)
     assert main([*predicting, "--micro-batch", advice[1]]) == 0

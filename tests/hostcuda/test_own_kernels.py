@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from autograd import kernels
-from autograd.kernels import launch
+from autograd.kernels import launch, parts
 from autograd.kernels.attention import mix_heads
 from autograd.kernels.layer_norm import layer_norm, layer_norm_grad
 from autograd.kernels.softmax import softmax_of_rows, softmax_of_rows_grad
 from tests import hostcuda
 
 pytestmark = pytest.mark.hostcuda
-LENGTHS = [1, 31, 32, 127, 129, 300]
+LENGTHS = [1, 31, 32, 129, 300, 1100]  # the last is long enough for a block of its own
 DTYPES = ["float16", "float32", "float64"]
 
 
@@ -63,6 +63,29 @@ def test_layer_norm(cp, n, dtype):
     gradients = layer_norm_grad(cp.asarray(g), *there[1:], cp.asarray(weight))
     here = layer_norm(x, weight, bias, 1e-3)
     for got, want in zip((*there, *gradients), (*here, *layer_norm_grad(g, *here[1:], weight)), strict=True):
+        close(got, want)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(1, 3), (2, 100, 33), (1000, 1)])
+def test_sums_over_rows(cp, shape, dtype, monkeypatch):
+    """Two launches, whatever the sizes; with the same bits again, and more parts than one."""
+    monkeypatch.setattr(parts, "MOST_PARTS", 3)
+    x = draw(*shape, dtype=dtype)
+    for result in (dtype, "float32") if dtype == "float16" else (dtype,):
+        with hostcuda.counting() as count:
+            there = kernels.sum_over_rows(cp.asarray(x), result)
+        assert count.kernels == ["sum_rows", "merge_sums"]
+        close(there, kernels.sum_over_rows(x, result))
+        assert np.array_equal(there.get(), kernels.sum_over_rows(cp.asarray(x), result).get())
+
+
+def test_layer_norm_of_rows_that_are_too_long_for_shared_memory(cp):
+    x, weight = draw(3, 7000), draw(7000)
+    there = layer_norm(*map(cp.asarray, (x, weight, weight)), 1e-3)
+    here = layer_norm(x, weight, weight, 1e-3)
+    gradients = layer_norm_grad(cp.asarray(x), *there[1:], cp.asarray(weight))
+    for got, want in zip(gradients, layer_norm_grad(x, *here[1:], weight), strict=True):
         close(got, want)
 
 
@@ -202,7 +225,7 @@ def test_squares(cp, n, dtype):
 
 def test_a_barrier_that_is_not_there_is_noticed(cp, monkeypatch):
     """Both are needed: one before the shared memory is read, one before it is written again."""
-    x, weight, bias = draw(4, 300), *draw(2, 300)
+    x, weight, bias = draw(4, 1100), *draw(2, 1100)
     want, *_ = layer_norm(x, weight, bias, 1e-3)
 
     def wrong():
@@ -230,9 +253,9 @@ from tests import hostcuda
 hostcuda.install()
 import cupy, importlib
 softmax = importlib.import_module("autograd.kernels.softmax")
-loop = "i < n; i += blockDim.x) y[i]"
+loop = "EACH(i) y[i]"
 assert loop in softmax._SOFTMAX
-softmax._SOFTMAX = softmax._SOFTMAX.replace(loop, loop.replace("<", "{sign}"))
+softmax._SOFTMAX = softmax._SOFTMAX.replace(loop, "for (int i = threadIdx.x % TEAM; i {sign} n; i += TEAM) y[i]")
 with hostcuda.guarded():
     y = softmax.softmax_of_rows(cupy.ones((1, 37), "float32"))
     assert abs(float(y.sum()) - 1) < 1e-5

@@ -52,7 +52,7 @@ def test_another_gpu(selftest, monkeypatch):
 
 def test_a_kernel_that_does_not_compile(selftest, monkeypatch):
     softmax = import_module("autograd.kernels.softmax")  # the package has a function of that name
-    monkeypatch.setattr(softmax, "_SOFTMAX", softmax._SOFTMAX.replace("over_block", "over_nothing"))
+    monkeypatch.setattr(softmax, "_SOFTMAX", softmax._SOFTMAX.replace("over_row", "over_nothing"))
     code, file = selftest()
     launch.compiled.cache_clear()
     assert code == 1 and "over_nothing" in file

@@ -136,10 +136,10 @@ def test_an_optimiser_by_hand(batch, kind):
 
 
 @pytest.mark.parametrize("precision, drop, launches, kinds", [
-    ("fp32", 0.0, 47, {("float32", "float32", "32F")}),
-    ("fp32", 0.4, 55, {("float32", "float32", "32F")}),
-    ("tf32", 0.0, 47, {("float32", "float32", "32F_FAST_TF32")}),
-    ("fp16", 0.0, 53, {("float16", "float16", "32F"), ("float16", "float32", "32F")}),
+    ("fp32", 0.0, 39, {("float32", "float32", "32F")}),
+    ("fp32", 0.4, 47, {("float32", "float32", "32F")}),
+    ("tf32", 0.0, 39, {("float32", "float32", "32F_FAST_TF32")}),
+    ("fp16", 0.0, 41, {("float16", "float16", "32F"), ("float16", "float32", "32F")}),
 ])  # fmt: skip
 def test_what_a_step_asks_of_the_gpu(batch, precision, drop, launches, kinds):
     """Budgets, so that a step that grows or synchronises more often does not go unseen. Change them, and the figures in
@@ -156,13 +156,12 @@ def test_what_a_step_asks_of_the_gpu(batch, precision, drop, launches, kinds):
 
     one, two = step_of(1), step_of(2)
     products = len(two.gemms) - len(one.gemms)
-    print(
-        f"\n{precision}, stochastic depth {drop}: a block of 3 heads takes {two.launches - one.launches} launches and"
-    )
+    print(f"\n{precision}, stochastic depth {drop}: a block takes {two.launches - one.launches} launches and")
     print(f"{products} calls of cuBLAS, forward and backward; a step takes", end=" ")
     print(f"{two.copies_to_device} copies to the GPU and {two.copies_to_host} to the host, which synchronise")
     assert two.bytes_to_device[:2] == [batch[0].nbytes, batch[1].nbytes]
-    assert two.copies_to_device == (2 if drop == 0 else 3)  # and the samples that all blocks keep
+    # and where the gradients are, for `gather`; the samples that all blocks keep
+    assert two.copies_to_device == (3 if drop == 0 else 4)
     assert two.copies_to_host == 1 and two.bytes_to_host[0] <= 8 * 257  # the norm in parts, and the loss
     assert two.synchronisations == 1  # to read them
     last = [name.split("__")[0] for name in two.kernels[two.kernels.index("squares") :]]
@@ -170,14 +169,14 @@ def test_what_a_step_asks_of_the_gpu(batch, precision, drop, launches, kinds):
     before = two.kernels[two.kernels.index("squares") - 1]
     assert precision != "fp16" or before.startswith("cupy_multiply")  # the loss scale
     assert two.launches - one.launches == launches  # of a block, forward and backward
-    # three for each of the four linear layers, two to mix heads, and for each head 2 in forward and 5 in backward
-    assert products == 3 * 4 + 2 + 7 * SMALL["heads"]
+    # three for each of the four linear layers, and 2 of all heads in forward and 5 in backward
+    assert products == 3 * 4 + 7
     assert {g.function for g in two.gemms} == {"gemmEx", "gemmStridedBatchedEx"}
     assert {(g.inputs, g.output, g.compute) for g in two.gemms} == kinds
 
 
 def test_losses_by_lamb_are_those_of_the_cpu(batch):
-    """And a step launches two kernels for it, copies nothing to the GPU but the batch, and synchronises once."""
+    """And a step launches two kernels for it, and synchronises once."""
     runs = []
     for device in ("cpu", "cuda"):
         trainer = Trainer(CaiT(**SMALL), Recipe(optimiser="lamb", lr=1e-2, clip_norm=1.0, ema_decay=0.9), device)
@@ -193,7 +192,7 @@ def test_losses_by_lamb_are_those_of_the_cpu(batch):
         "lamb_move",
         "move_average",
     ]
-    assert (count.copies_to_device, count.copies_to_host, count.synchronisations) == (2, 1, 1)
+    assert (count.copies_to_device, count.copies_to_host, count.synchronisations) == (3, 1, 1)
     assert "cupy_multiply" not in last  # no pass to clip
 
 
@@ -213,12 +212,12 @@ def test_what_fit_asks_of_the_gpu(how, micro_batch):
             return loss
 
     trainer.__class__ = Counted
-    losses = []
+    losses, pieces = [], 1 if micro_batch is None else 2
     (epoch,) = trainer.fit(*loaders(), after_batch=losses.append)
     assert all(isinstance(loss, float) for loss in losses) and epoch.loss == pytest.approx(np.mean(losses))
     assert [count.copies_to_host for count in counts] == [1] * 3  # the loss and the norm
     assert [count.synchronisations for count in counts] == [1] * 3  # to read them
-    assert [count.copies_to_device for count in counts] == [2] * 3  # images and targets
+    assert [count.copies_to_device for count in counts] == [2 + pieces] * 3  # images, targets, where gradients are
     ours = ("squares", "adamw", "move_average")
     launched = [[name for name in count.kernels if name.startswith(ours)] for count in counts]
     assert launched == ([list(ours)] * 3 if how.accumulate == 1 else [["squares"], list(ours), ["squares"]])

@@ -1,0 +1,47 @@
+"""What a training step at full size asks of the GPU and costs the host: budgets, so that neither grows unseen.
+
+When a step asks for less, lower them. The time of the host is in units of one `cupy.add` in the same process.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+pytestmark = pytest.mark.hostcuda
+ROOT = Path(__file__).parents[2]
+REDUCTIONS = ("sum_rows", "layer_norm_grad", "mix_softmax_mix_grad", "squares")
+
+
+class Budget(NamedTuple):
+    launches: int
+    gemms: int
+    on_device: int  # copies
+    host: float  # in additions
+
+
+@pytest.mark.parametrize("model, drop_path, budget", [
+    ("cait_xxs24_224", 0.0, Budget(1122, 507, 1, 20_000)),
+    ("cait_xxs24_224", 0.05, Budget(1266, 507, 1, 27_000)),
+    ("cait_s24_224", 0.05, Budget(1266, 507, 1, 27_000)),
+])  # fmt: skip
+def test_a_step_with_128_images_in_float16(model, drop_path, budget):
+    command = [sys.executable, "-m", "tests.hostcuda.null", model, "--drop-path", str(drop_path), "--json"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    step = json.loads(result.stdout)
+    host = step["seconds"] / step["unit"]
+    print(f"\n{model}, drop rate {drop_path}: {len(step['launches'])} launches, {len(step['gemms'])} calls of cuBLAS, "
+          f"{step['on_device']} copies on the GPU, {1e3 * step['seconds']:.0f} ms of the host ({host:.0f} additions)"
+    )  # fmt: skip
+    assert len(step["launches"]) <= budget.launches and len(step["gemms"]) <= budget.gemms
+    assert step["to_host"] == 1 and step["to_device"] <= 2 and step["on_device"] <= budget.on_device
+    assert host <= budget.host
+    # all 25,088 tokens are summed by many blocks; sums of a few tokens need no more than a few
+    blocks = {name: max(b for kernel, b, _ in step["launches"] if kernel == name) for name in REDUCTIONS}
+    assert min(blocks.values()) >= 128, blocks
+    few = {kernel for kernel, b, _ in step["launches"] if kernel.startswith("cupy_sum") and b < 32}
+    assert few <= {"cupy_sum"}  # dbias of talking heads, of 24,576 values
