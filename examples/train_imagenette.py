@@ -8,6 +8,10 @@ images of 64 pixels, for as many epochs as fit into an hour. Without a network i
 in a few minutes. Other subsets of ImageNet are a folder and some of its classes:
 
     python examples/train_imagenette.py --data path/to/imagenet --classes n01440764,n02102040,n02979186
+
+With a teacher, half of the loss is to decide as it does. This one has learned from all of ImageNet:
+
+    python examples/train_imagenette.py --teacher deit_tiny_patch16_224
 """
 
 from __future__ import annotations
@@ -26,43 +30,48 @@ from minicait.cli import options
 from minicait.cli.guard import guarded
 from minicait.data import Source
 from minicait.files.download import UnreachableError
+from minicait.files.pretrained import open_pretrained
 from minicait.models import find_model
-from minicait.run.console import device_line, next_commands
+from minicait.run.console import next_commands
 from minicait.run.overview import PAGE
-from minicait.run.plan import Plan
+from minicait.run.plan import Plan, absolute
 from minicait.run.run import new_run
 from minicait.train import Trainer, recipe
 
 MINUTES = 58  # for training and evaluation on a CPU: an hour in all
 MOST = 150  # epochs: a faster machine is done earlier
-MODEL, RECIPE = "cait_tiny_64", "small"  # on a CPU
-SHARE = 0.9  # of that time in training steps: the rest is evaluation, and waiting for images
+MODEL = "cait_tiny_64"  # on a CPU
+LONG = 100  # epochs in which the model would learn the images by heart
+SHARE = 0.85  # of that time in training steps: the rest is data augmentation, mixing, and evaluation
 IMAGES, MEGABYTES = 9469, {"imagenette": 99, "imagenette-320": 342}
 
 
-def plan_photographs(data: Source, device: str, overrides: dict[str, Any], threads: int | None = None) -> Plan:
+def plan_photographs(
+    data: Source, device: str, overrides: dict[str, Any], threads: int | None = None, teacher: str | None = None
+) -> Plan:
     """A model and a recipe that suit the machine."""
     data = replace(data, data="imagenette-320") if device != "cpu" and data.data == "imagenette" else data
     name = f"Imagenette ({MEGABYTES[data.data]} MB, downloaded once)" if data.data in MEGABYTES else data.name
     if device != "cpu":
         chosen = recipe("imagenette").changed(**overrides)
         print(f"plan: cait_xxs24_224 on {name}, {chosen.epochs} epochs", flush=True)
-        return Plan(chosen, data, "cait_xxs24_224")
+        return Plan(chosen, data, "cait_xxs24_224", teacher=teacher)
     data = replace(data, keep_side=96)
     known = data.data == "imagenette" and data.classes is None
     count = IMAGES if known else len(data.open(find_model(MODEL)[1].img_size[0]).train)
-    rate = SHARE * images_per_second(MODEL, threads)
+    rate = SHARE * images_per_second(MODEL, threads) * (1 if teacher is None else share_beside(teacher))
     most = max(1, min(MOST, int(rate * 60 * MINUTES / count)))
-    chosen = recipe(RECIPE).changed(epochs=most).changed(**overrides)
+    epochs = most if overrides["epochs"] is None else overrides["epochs"]
+    chosen = recipe("small-long" if epochs >= LONG else "small").changed(**overrides).changed(epochs=epochs)
     minutes = chosen.epochs * count / rate / 60
     print(f"plan: {MODEL} on {name}, {chosen.epochs} epochs, about {minutes:.0f} minutes", flush=True)
-    return Plan(chosen, data, MODEL)
+    return Plan(chosen, data, MODEL, teacher=teacher)
 
 
-def plan_shapes(overrides: dict[str, Any]) -> Plan:
+def plan_shapes(overrides: dict[str, Any], teacher: str | None = None) -> Plan:
     chosen = recipe("shapes").changed(**overrides)
     print(f"plan: cait_tiny_32 on shapes that are drawn here, {chosen.epochs} epochs, a few minutes", flush=True)
-    return Plan(chosen, Source("shapes"), "cait_tiny_32")
+    return Plan(chosen, Source("shapes"), "cait_tiny_32", teacher=teacher)
 
 
 def images_per_second(name: str, threads: int | None = None) -> float:
@@ -79,10 +88,17 @@ def images_per_second(name: str, threads: int | None = None) -> float:
     return len(images) / min(times)
 
 
+def share_beside(teacher: str) -> float:
+    """Share of the time that is left to the student, by the operations of both: it also goes backward."""
+    student = 3 * find_model(MODEL)[1].cost().multiply_adds
+    return student / (student + open_pretrained(teacher)[1].config.cost().multiply_adds)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", help="imagenette, shapes, or a folder (default: imagenette if available)")
     options.add_classes(parser)
+    parser.add_argument("--teacher", help="distil this model: a file, or published weights (default: none)")
     options.add_machine(parser)
     options.add_precision(parser)
     parser.add_argument("--epochs", type=int, help="(default: as many as suit the machine)")
@@ -90,16 +106,18 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("runs"), help="folder of runs (default: %(default)s)")
     args = parser.parse_args()
     machine = options.machine(args)
-    device = machine["device"]
-    print(f"device: {device_line(device, args.threads)}", flush=True)
-    overrides = {"epochs": args.epochs, "precision": args.precision, "seed": args.seed}
+    teacher = absolute(args.teacher)
+    overrides = {"epochs": args.epochs, "precision": args.precision, "seed": args.seed,
+                 "distillation": None if teacher is None else "hard"}  # fmt: skip
     data = Source(args.data or "imagenette", classes=options.class_list(args.classes))
     try:
-        shapes = data.data == "shapes"
-        plan = plan_shapes(overrides) if shapes else plan_photographs(data, device, overrides, args.threads)
+        if data.data == "shapes":
+            plan = plan_shapes(overrides, teacher)
+        else:
+            plan = plan_photographs(data, machine["device"], overrides, args.threads, teacher)
         run = new_run(plan, args.out, plan.data.name, **machine)
     except UnreachableError as error:
-        if args.data is not None or args.classes is not None:
+        if any(option is not None for option in (args.data, args.classes, teacher)):
             raise
         print(f"\nNO IMAGENETTE: {error}. TRAINING ON SHAPES INSTEAD.\n", flush=True)
         run = new_run(plan_shapes(overrides), args.out, "shapes", **machine)

@@ -83,7 +83,11 @@ def test_the_main_job_without_a_network(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(job, "Source", lambda data, **_: Source(data, train_images=64, val_images=20))
     assert guarded(job.main) == 0
     text = capsys.readouterr().out
-    assert text.startswith("device: NumPy on") and "NO IMAGENETTE: could not download http://127.0.0.1:9/" in text
+    assert (
+        text.startswith("plan: ")
+        and "device: NumPy on" in text
+        and "NO IMAGENETTE: could not download http://127.0.0.1:9/" in text
+    )
     for part in ("TRAINING ON SHAPES INSTEAD", "of the validation images", "is on the object", "attention.png"):
         assert part in text, part
     for line in text.splitlines()[-3:]:  # the commands, as they stand there
@@ -103,6 +107,13 @@ def test_another_subset_of_imagenet(tmp_path, monkeypatch, capsys):
     assert run_example(monkeypatch, "train_imagenette", *options, "--classes", f"{names[0]},{names[2]}") == 0
     text = capsys.readouterr().out
     assert "plan: cait_tiny_64 on photos, 1 epochs" in text and "2 classes, 64 pixels, 80 training images" in text
+    assert "teacher:" not in text
+    options += ["--classes", f"{names[0]},{names[1]}", "--teacher", "imagenette"]
+    assert run_example(monkeypatch, "train_imagenette", *options) == 0
+    text = capsys.readouterr().out
+    assert "teacher: imagenette" in text and "distillation hard" in text
+    assert run_example(monkeypatch, "train_imagenette", *options, "--teacher", "nobody") == 2
+    assert "there is no weights file nobody" in capsys.readouterr().err
     assert run_example(monkeypatch, "train_imagenette", *options, "--classes", "tench,sofa") == 2
     assert "has no class sofa; it has" in capsys.readouterr().err
 

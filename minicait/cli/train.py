@@ -32,6 +32,7 @@ EXAMPLES = """examples:
 
 recipes:
   small, small-deit3                                a small model and some thousand photographs, on a laptop
+  small-long                                        the same for a hundred epochs and more
   small-tokens, small-grafit                        photographs with label maps, and for a Grafit
   tiny-images, shapes                               images of 32 pixels, such as CIFAR's; shapes that are drawn here
   imagenette                                        some thousand photographs, on a GPU

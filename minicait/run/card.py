@@ -27,9 +27,26 @@ def training_section(folder: Path) -> str:
             f"{float(row['ema_top5'] or row['top5']):.1%} | {float(row['seconds']) / 60:.0f} |"
             for row in shown
         ]
+        exported = _best(rows)
     except ValueError as error:
         raise ValueError(f"{folder / 'log.csv'} is damaged ({error})") from error
     table = "\n".join(["| epoch | top-1 | top-5 | minutes |", "| ---: | ---: | ---: | ---: |", *lines])
     whose = " of the averaged weights" if rows[-1]["ema_top1"] else ""
-    parts = ["## Training", f"Trained on {data}{start}.", f"Recipe: {settings}.", f"Validation accuracy{whose}:", table]
+    curve = f"Validation accuracy{whose}:"
+    parts = ["## Training", f"Trained on {data}{start}.", f"Recipe: {settings}.", exported, curve, table]
     return "\n\n".join([*parts, "![Loss and accuracy over the epochs](curves.svg)", ""])
+
+
+def _best(rows: list[dict[str, str]]) -> str:
+    """Accuracy of the run's best weights, which are the ones to export; of equals the last."""
+    kinds = (("", "top1", "top5"), (", averaged", "ema_top1", "ema_top5"))
+    found = [
+        (float(row[top1]), int(row["epoch"]), kind, float(row[top5]))
+        for row in rows
+        for kind, top1, top5 in kinds
+        if row[top1]
+    ]
+    top1, epoch, kind, top5 = max(found)
+    chosen = f", the best of {len(rows)} evaluations on these images" if len(rows) > 1 else ""
+    scores = f"top-1 {top1:.1%} and top-5 {top5:.1%} in validation"
+    return f"These weights are those after epoch {epoch}{kind}: {scores}{chosen}."

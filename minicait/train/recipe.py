@@ -132,6 +132,7 @@ _SMALL = replace(
     _SCHEDULED, epochs=30, batch_size=64, lr=1e-3, warmup_epochs=1, clip_norm=1.0, ema_decay=0.999,
     augmentation=_GENTLE,
 )  # fmt: skip
+_MIMETIC = replace(_SMALL, init="mimetic", crop_ratio=0.875)
 
 RECIPES: dict[str, Recipe] = {
     # the paper's: DeiT's recipe, for 400 epochs
@@ -143,7 +144,9 @@ RECIPES: dict[str, Recipe] = {
     ),
     # photographs with a small model, on a laptop: few epochs, so little that blurs the labels. Random crops enlarge
     # what is in the image, so evaluation crops, too. docs/results has what both are worth.
-    "small": replace(_SMALL, init="mimetic", crop_ratio=0.875),
+    "small": _MIMETIC,
+    # the same for so many epochs that the model would learn the photographs by heart
+    "small-long": replace(_MIMETIC, epochs=120, mixup=0.8, cutmix=1.0),
     # for a model that classifies patches, such as lvvit_mini, with label maps of the photographs
     "small-tokens": replace(_SMALL, mix_token=True),
     # many images no larger than the model's input, such as CIFAR's, for some ten epochs: too few to learn them by

@@ -10,6 +10,7 @@ import minicait
 from minicait.cli import main
 from minicait.files.hub import ARCHITECTURES, architecture
 from minicait.models import FAMILIES, family_named
+from minicait.run.journal import read_log
 from tests.train.runs import train
 
 
@@ -31,6 +32,8 @@ def test_a_run_is_exported_with_a_card_on_its_training(run, tmp_path, capsys):
     card = (tmp_path / "hub/README.md").read_text()
     assert card.startswith("---\nlibrary_name: timm\n") and "Trained on shapes." in card and "batch_size 8" in card
     assert "| 2 | " in card and "circle" in card and "{" not in card
+    best = max(max(float(row["top1"]), float(row["ema_top1"])) for row in read_log(run))
+    assert f": top-1 {best:.1%} and " in card and "the best of 2 evaluations" in card
     Image.new("RGB", (20, 20), "red").save(tmp_path / "red.png")
     weights = [str(tmp_path / "hub"), str(run), str(run / "weights/best.safetensors")]
     results = []

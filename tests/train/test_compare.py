@@ -114,7 +114,7 @@ def test_results_are_added_to_files_and_not_measured_twice(tmp_path, monkeypatch
     ]  # fmt: skip
     assert results.of(seed=1) == results.rows[1:]
     assert [tuple(row.values()) for row in read(tmp_path / "new/it_steps.csv")] == [
-        (0, 1, 0.3333), (0, 2, 0.25), (1, 1, 0.3333), (1, 2, 0.25),
+        (0, 1, 0.333333), (0, 2, 0.25), (1, 1, 0.333333), (1, 2, 0.25),
     ]  # fmt: skip
     note = json.loads((tmp_path / "new/it.json").read_text())
     command = {"command": "python examples/it.py --seeds 2", "machine": "a machine", "minutes": 1.5}
