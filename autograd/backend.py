@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from . import cuda
+from . import cuda, modes
 
 Array = Any  # a numpy.ndarray or a cupy.ndarray
 FLOATS = frozenset(np.dtype(name) for name in ("float16", "float32", "float64"))
@@ -43,7 +43,10 @@ def to_device(x: Array, device: str) -> Array:
     """
     if device != "cpu":
         return cuda.to_gpu(x, device)
-    return x if isinstance(x, np.ndarray) else np.asarray(x.get())
+    if isinstance(x, np.ndarray):
+        return x
+    modes.refuse_in_graph("a copy to the host")
+    return np.asarray(x.get())
 
 
 def as_array(x: object) -> Array:

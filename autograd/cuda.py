@@ -8,6 +8,8 @@ import traceback
 from functools import cache
 from typing import Any, NamedTuple
 
+from . import modes
+
 INSTALL_HINT = "pip install -e '.[cuda12]' (or '.[cuda13]')"
 
 OUT_OF_MEMORY = ("cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED")
@@ -113,7 +115,8 @@ def to_gpu(x: Any, device: str) -> Any:
         make_current(x.device.id)
         x = x.copy()
     make_current(number)
-    return module().array(x)
+    capture = modes.current().capture
+    return module().array(x) if capture is None or is_array(x) else capture.constant(x)
 
 
 class Memory(NamedTuple):

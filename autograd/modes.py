@@ -1,4 +1,5 @@
-"""The modes that operations obey: `no_grad`, `autocast`, `detect_anomaly`, and the tape of a running `checkpoint`.
+"""The modes that operations obey: `no_grad`, `autocast`, `detect_anomaly`, the tape of a running `checkpoint`, and the
+CUDA graph that is being made.
 
 They live in one context variable, so threads and coroutines never see each other's modes. A new thread starts with the
 defaults; `inherit_modes` passes the caller's modes to a worker.
@@ -23,6 +24,7 @@ class Modes(NamedTuple):
     halves: Any = None  # float16 copies of weights, a dict by the id of their array: see `ops.arguments.narrowed`
     sample_threads: int = 0  # threads over which a convolution distributes the samples of a batch; 0: none
     tape: Any = None  # the running checkpoint, which records every operation
+    capture: Any = None  # the CUDA graph that is being made: see `graph`
 
 
 PRODUCTS = ("as given", "tf32", "float16")
@@ -91,6 +93,16 @@ def detect_anomaly() -> changed:
     debugging, not for training. Run forward *and* backward inside the block.
     """
     return changed(anomaly=True)
+
+
+class CaptureError(RuntimeError):
+    """A CUDA graph cannot hold what was asked for."""
+
+
+def refuse_in_graph(what: str) -> None:
+    """Raise CaptureError while a CUDA graph is made: every launch would repeat what happens now."""
+    if current().capture is not None:
+        raise CaptureError(f"a CUDA graph cannot hold {what}")
 
 
 def replayed(draw: Callable[[], T]) -> T:

@@ -64,6 +64,7 @@ class Stream:
 
     def generator(self) -> np.random.Generator:
         """NumPy generator at the start of this stream, for numbers that are not drawn per sample."""
+        modes.refuse_in_graph("random numbers that the host draws")
         key = np.array([self.seed, _hash(self.purpose)], np.uint64)
         counter = np.array([0, 0, self.sample, self.step], np.uint64)
         return np.random.Generator(np.random.Philox(key=key, counter=counter))
@@ -72,6 +73,7 @@ class Stream:
         """Uniform float32 values in [0, 1), on the host; each row along axis 0 comes from its own sample's stream."""
         if not shape:
             raise ValueError("Stream: uniform needs a first axis of samples, got shape ()")
+        modes.refuse_in_graph("random numbers that the host draws")
         rows = np.empty((shape[0], math.prod(shape[1:])), np.float32)
         if rows.size:
             self.at(sample=int(self.sample) + shape[0] - 1)  # the last sample must fit in 64 bits, too

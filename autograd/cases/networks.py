@@ -92,6 +92,8 @@ NETWORKS = [
          (normal(2, 3, 4), normal(2, 3, 5), normal(4, 5), normal(4))),
     Case("linear_residual", "some rows without scale", partial(ops.linear_residual, rows=np.array([1])),
          (normal(2, 3, 4), normal(1, 3, 5), normal(4, 5), normal(4))),
+    Case("linear_residual", "a factor for each", partial(ops.linear_residual, factor=np.array([1.25, 0, 0.5])),
+         (normal(3, 2, 4), normal(3, 2, 5), normal(4, 5), normal(4), normal(4))),
     Case("linear_residual", "wide", ops.linear_residual,
          (tiny(normal(2, 1, 66)), tiny(normal(2, 1, 66)), tiny(normal(66, 66)), tiny(normal(66)), tiny(normal(66)))),
     Case("linear_residual", "tall", ops.linear_residual,

@@ -57,8 +57,10 @@ class Plan(NamedTuple):
 def gemm(a: Array, b: Array, out: Array | None, scale: float) -> Array | None:
     """None if cuBLAS cannot do it."""
     there = None if out is None else (out.shape, out.strides, out.dtype)
-    key = (a.shape, a.strides, a.dtype), (b.shape, b.strides, b.dtype), there, scale, modes.current().products
-    if not cuda.compiles() or (library := cuda.cublas()) is None:
+    mode = modes.current()
+    key = (a.shape, a.strides, a.dtype), (b.shape, b.strides, b.dtype), there, scale, mode.products
+    library = cuda.cublas() if mode.capture is None else mode.capture.blas
+    if not cuda.compiles() or library is None:
         _say_once()
         return None
     plan = _plan(library, *key)
@@ -71,7 +73,8 @@ def gemm(a: Array, b: Array, out: Array | None, scale: float) -> Array | None:
     on_device_of(a)  # the handle is that of the current device
     if out is None:
         out = array_module(a).empty(plan.shape, a.dtype)
-    handle, p, q, r = cuda.cublas_handle(), b.data.ptr, a.data.ptr, out.data.ptr
+    handle = cuda.cublas_handle() if mode.capture is None else library.handle
+    p, q, r = b.data.ptr, a.data.ptr, out.data.ptr
     _, function, sizes, left, right, beta, result, rest, offsets, _ = plan
     for i, j, k in offsets:
         function(handle, *sizes, p + i, *left, q + j, *right, beta, r + k, *result, *rest)

@@ -2,14 +2,15 @@
 
     y = x + s (h W^T + b),    s = factor * scale, one value for each channel, or s = factor without a scale
 
-With G = g^T h and sum(g) over the tokens:
+With G = g^T h and sum(g) over the tokens (g of a sample times its own factor, if there is one for each):
 
     dh = g diag(s) W,  dW = diag(s) G,  db = s sum(g),  dscale = factor * (sum over each row of (G * W) + b sum(g))
 
 On the CPU, s is folded into the weight and needs no pass over the tokens. float16 has no room for the product of a
 weight and a scale that starts at 1e-5, so on a GPU a launch after the matrix product adds the bias, scales and adds x.
 
-`rows` are the indices of the samples that have a branch; the others stay as they are.
+`factor` is a number, or an array of one for each sample, which must stay the same in backward. `rows` are the indices
+of the samples that have a branch; the others stay as they are.
 """
 
 from __future__ import annotations
@@ -24,15 +25,26 @@ from .launch import elementwise, launch_rows, on_gpu
 from .product import product
 from .sums import as_rows, row_dots, sum_over_rows, widened
 
+Factor = float | Array
+
+
+def _split(factor: Factor) -> tuple[float, Array | None]:
+    """A factor for all samples, and one for each if there are any."""
+    return (factor, None) if isinstance(factor, float | int) else (1.0, factor)
+
 
 def _linear_residual_numpy(
-    x: Array, h: Array, weight: Array, bias: Array, scale: Array | None, factor: float, rows: Array | None
+    x: Array, h: Array, weight: Array, bias: Array, scale: Array | None, factor: Factor, rows: Array | None
 ) -> Array:
+    factor, each = _split(factor)
     h, weight, bias = map(widened, (h, weight, bias))
     weight, bias = _scaled(weight, scale, factor), _scaled(bias, scale, factor)
     y = product(as_rows(h), weight.T)
     y += bias
-    y = y.reshape(*h.shape[:-1], x.shape[-1]).astype(x.dtype, copy=False)
+    y = y.reshape(*h.shape[:-1], x.shape[-1])
+    if each is not None:
+        y *= _beside(each, y)
+    y = y.astype(x.dtype, copy=False)
     if rows is None:
         y += x
         return y
@@ -46,24 +58,27 @@ _INDEX = """
     const index_t u = i, channel = u % CHANNELS;
     const long long j = has_rows ? rows[u / SAMPLE] * SAMPLE + u % SAMPLE : u;
 """
-_INDEX_ARGUMENTS = "raw int64 rows, bool has_rows"
-_SCALE = "wide_t s = wide_t(factor) * (has_scale ? wide_t(scale[channel]) : wide_t(1));"
+_SCALE = """
+    const wide_t own = has_each ? wide_t(each[u / SAMPLE]) : wide_t(1);
+    const wide_t s = own * wide_t(factor) * (has_scale ? wide_t(scale[channel]) : wide_t(1));
+"""
+_FACTORS = "raw T scale, bool has_scale, T factor, raw E each, bool has_each, raw int64 rows, bool has_rows"
 _ADD = """
-    z[j] = wide_t(x[j]) + s * (wide_t(y[i]) + wide_t(bias[channel]));
+    const wide_t branch = wide_t(y[i]) + wide_t(bias[channel]);
+    z[j] = s == wide_t(0) ? wide_t(x[j]) : wide_t(x[j]) + s * branch;  // a branch that is dropped may overflow
 """
 
 
 def linear_residual(
-    x: Array, h: Array, weight: Array, bias: Array, scale: Array | None, factor: float, rows: Array | None
+    x: Array, h: Array, weight: Array, bias: Array, scale: Array | None, factor: Factor, rows: Array | None
 ) -> Array:
     if not on_gpu(x) or not h.size:
         return _linear_residual_numpy(x, h, weight, bias, scale, factor, rows)
     y = product(as_rows(h), weight.T)
     z = array_module(x).empty(x.shape, x.dtype) if rows is None else x.copy()
-    arguments = f"raw T x, raw H y, raw T bias, raw T scale, bool has_scale, T factor, {_INDEX_ARGUMENTS}"
-    kernel = _kernel(arguments, "raw T z", _ADD, "linear_residual", x.dtype.name, *_sizes(x))
-    scales = bias if scale is None else scale, np.bool_(scale is not None), x.dtype.type(factor)
-    kernel(x, y, bias, *scales, *_index_arguments(x, rows), z, size=y.size)
+    kernel = _kernel(f"raw T x, raw H y, raw T bias, {_FACTORS}", "raw T z", _ADD, "linear_residual", x.dtype.name,
+                     *_sizes(x))  # fmt: skip
+    kernel(x, y, bias, *_factors(x, scale, factor, rows), z, size=y.size)
     return z
 
 
@@ -75,8 +90,18 @@ def _scaled(x: Array, scale: Array | None, factor: float) -> Array:
     return x * s.reshape(-1, *(1,) * (x.ndim - 1))
 
 
-def _index_arguments(x: Array, rows: Array | None) -> tuple[Any, ...]:
-    return array_module(x).empty(0, np.int64) if rows is None else rows, np.bool_(rows is not None)
+def _beside(each: Array, x: Array) -> Array:
+    """One factor for each sample of x."""
+    return each.astype(x.dtype, copy=False).reshape(-1, *(1,) * (x.ndim - 1))
+
+
+def _factors(x: Array, scale: Array | None, factor: Factor, rows: Array | None) -> tuple[Any, ...]:
+    """Arguments of a kernel. Another array takes the place of one that is not there."""
+    one, each = _split(factor)
+    has_scale, has_each, has_rows = (np.bool_(a is not None) for a in (scale, each, rows))
+    rows = array_module(x).empty(0, np.int64) if rows is None else rows
+    one = x.dtype.type(one)
+    return x if scale is None else scale, has_scale, one, x if each is None else each, has_each, rows, has_rows
 
 
 def _sizes(x: Array) -> tuple[str, int, int]:
@@ -97,32 +122,33 @@ def _kernel(
 
 
 def _branch_grad_numpy(
-    g: Array, h: Array, weight: Array, scale: Array | None, factor: float, rows: Array | None, needed: bool
+    g: Array, h: Array, weight: Array, scale: Array | None, factor: Factor, rows: Array | None, needed: bool
 ) -> tuple[Array, Array | None]:
-    g_rows = widened(as_rows(g if rows is None else g[rows]))
+    one, each = _split(factor)
+    g = widened(g if rows is None else g[rows])
+    g_rows = as_rows(g if each is None else g * _beside(each, g))
     if not needed:
         return g_rows, None
-    dh = product(g_rows, _scaled(widened(weight), scale, factor))
+    dh = product(g_rows, _scaled(widened(weight), scale, one))
     return g_rows, dh.reshape(h.shape).astype(h.dtype, copy=False)
 
 
 _ROUND = """
-    wide_t value = g[j];
-    plain = value;
+    const wide_t value = g[j];
+    plain = value * own;
     scaled = value * s;
 """
 
 
 def _branch_grad_cuda(
-    g: Array, h: Array, weight: Array, scale: Array | None, factor: float, rows: Array | None, needed: bool
+    g: Array, h: Array, weight: Array, scale: Array | None, factor: Factor, rows: Array | None, needed: bool
 ) -> tuple[Array, Array | None]:
     """Scale g before it is rounded to float16, the dtype of h."""
     xp = array_module(g)
-    arguments = f"raw T g, raw T scale, bool has_scale, T factor, {_INDEX_ARGUMENTS}"
-    kernel = _kernel(arguments, "H plain, H scaled", _ROUND, "residual_gradients", g.dtype.name, *_sizes(g))
-    scales = g if scale is None else scale, np.bool_(scale is not None), g.dtype.type(factor)
+    kernel = _kernel(f"raw T g, {_FACTORS}", "H plain, H scaled", _ROUND, "residual_gradients", g.dtype.name,
+                     *_sizes(g))  # fmt: skip
     plain, scaled = (xp.empty((h.size // h.shape[-1], g.shape[-1]), h.dtype) for _ in range(2))
-    kernel(xp.ascontiguousarray(g), *scales, *_index_arguments(g, rows), plain, scaled)
+    kernel(xp.ascontiguousarray(g), *_factors(g, scale, factor, rows), plain, scaled)
     return plain, product(scaled, weight).reshape(h.shape) if needed else None
 
 
@@ -184,7 +210,7 @@ def _parameter_grads_cuda(
 
 
 def linear_residual_grad(
-    g: Array, h: Array, cast_weight: Array, weight: Array, bias: Array, scale: Array | None, factor: float,
+    g: Array, h: Array, cast_weight: Array, weight: Array, bias: Array, scale: Array | None, factor: Factor,
     rows: Array | None, needs: list[bool],
 ) -> tuple[Any, ...]:  # fmt: skip
     """Gradients for h, weight, bias and scale; None for the first, or for all of the others, if not needed.
@@ -199,4 +225,4 @@ def linear_residual_grad(
     wide = np.promote_types(h.dtype, np.float32)
     product_gh = product(g_rows.T, as_rows(h).astype(g_rows.dtype, copy=False), dtype=wide)
     parameter_grads = _parameter_grads_cuda if gpu else _parameter_grads_numpy
-    return dh, *parameter_grads(product_gh, sum_over_rows(g_rows, wide), weight, bias, scale, factor)
+    return dh, *parameter_grads(product_gh, sum_over_rows(g_rows, wide), weight, bias, scale, _split(factor)[0])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import kernels
-from ..backend import Array, is_array, on_device_of, to_device
+from ..backend import Array, constant, is_array, on_device_of, to_device
 from ..function import Context, Function, OperandError
 from ..tensor import Tensor
 from .arguments import layer_operands, narrowed, plain_number
@@ -18,12 +18,12 @@ class LinearResidual(Function):
     """y = x + s (h W^T + b), with one value of s per channel, or one for all
 
     With `rows`, only those rows of x have a branch and the others pass through unchanged, so that stochastic depth need
-    not compute the rows it drops.
+    not compute the rows it drops. A `factor` for each row of h drops them where shapes cannot change, with a 0.
     """
 
     @staticmethod
     def forward(
-        ctx: Context, x: Array, h: Array, weight: Array, bias: Array, scale: Array | None, factor: float,
+        ctx: Context, x: Array, h: Array, weight: Array, bias: Array, scale: Array | None, factor: Array,
         rows: Array | None,
     ) -> Array:  # fmt: skip
         count = x.shape[0] if rows is None else len(rows)
@@ -35,6 +35,8 @@ class LinearResidual(Function):
         for name, value in (("bias", bias), ("scale", scale)):
             if value is not None and value.shape != x.shape[-1:]:
                 raise OperandError(f"{name} must have shape {x.shape[-1:]}, got {value.shape}")
+        if is_array(factor) and factor.shape != (count,):
+            raise OperandError(f"factor must be a number or have shape {(count,)}, got {factor.shape}")
         narrow = narrowed(weight, h.dtype)  # under autocast, weights are float32 and h is float16
         ctx.save(h, narrow, weight, bias, scale, factor, rows)
         return kernels.linear_residual(x, h, narrow, bias, scale, factor, rows)
@@ -47,8 +49,10 @@ class LinearResidual(Function):
 
     @staticmethod
     def reference(
-        x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, scale: Tensor | None, factor: float, rows: Array | None
-    ) -> Tensor:
+        x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, scale: Tensor | None, factor: Array,
+        rows: Array | None,
+    ) -> Tensor:  # fmt: skip
+        factor = factor.reshape(-1, *(1,) * (x.ndim - 1)) if is_array(factor) else factor
         branch = factor * (h @ weight.T + bias)
         branch = branch if scale is None else scale * branch
         if rows is None:
@@ -58,10 +62,11 @@ class LinearResidual(Function):
 
 
 def linear_residual(
-    x: Any, h: Any, weight: Any, bias: Any, scale: Any = None, factor: float = 1.0, rows: Any = None
+    x: Any, h: Any, weight: Any, bias: Any, scale: Any = None, factor: Any = 1.0, rows: Any = None
 ) -> Tensor:
     """x + factor * scale * linear(h), with `scale` (d,) as in LayerScale, or without.
 
+    `factor` is a constant: a number, or an array of one for each row of h.
     `rows` lists the rows of x that have a branch, each once. An array on a GPU is not checked: that would synchronise.
     """
     parameters = [x, weight, bias] if scale is None else [x, weight, bias, scale]
@@ -69,7 +74,11 @@ def linear_residual(
     scale = given[0] if given else None
     if rows is not None:
         rows = to_device(_checked_rows(rows, len(x)), x.device)
-    return LinearResidual.apply(x, h, weight, bias, scale, plain_number("linear_residual: factor", factor), rows)
+    if is_array(factor) and factor.ndim:
+        factor = constant(factor, like=x.data)
+    else:
+        factor = plain_number("linear_residual: factor", factor)
+    return LinearResidual.apply(x, h, weight, bias, scale, factor, rows)
 
 
 def _checked_rows(rows: Any, count: int) -> Array:

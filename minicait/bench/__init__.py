@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..models import create_model, find_model
-from ..nn.layers import DropPath
+from ..nn import DropPath
 from .batch import CLASSES
 from .folder import drawn_folder
 

@@ -1,14 +1,14 @@
 """Layers. `module` is what they all are; `layers` the small ones, `attention` the three kinds of attention, `conv`
-convolution and batch normalisation; `residual` adds a branch to the main path, `record` looks inside.
+convolution and batch normalisation, `drop` dropout and stochastic depth; `residual` adds a branch to the main path,
+`record` looks inside.
 """
 
 from .attention import ClassAttention, MultiHeadAttention, TalkingHeadsAttention
 from .conv import BatchNorm, Conv2d
+from .drop import Dropout, DropPath, drop_path_factors, drop_path_layers, drop_paths_drawn
 from .layers import (
     Affine,
     Branch,
-    Dropout,
-    DropPath,
     LayerNorm,
     LayerScale,
     Linear,
@@ -20,11 +20,11 @@ from .layers import (
 )
 from .mix_token import MixToken
 from .module import Buffer, Memory, Module, Parameter, Sequence, evaluation_mode
-from .residual import drop_paths_drawn, residual
+from .residual import residual
 
 __all__ = [
     "Affine", "BatchNorm", "Branch", "Buffer", "ClassAttention", "Conv2d", "DropPath", "Dropout", "LayerNorm",
     "LayerScale", "Linear", "Memory", "MixToken", "Mlp", "Module", "MultiHeadAttention", "Parameter", "PatchEmbed",
-    "Pointwise", "Sequence", "TalkingHeadsAttention", "TokenLinear", "drop_paths_drawn", "evaluation_mode",
-    "normalised", "residual",
+    "Pointwise", "Sequence", "TalkingHeadsAttention", "TokenLinear", "drop_path_factors", "drop_path_layers",
+    "drop_paths_drawn", "evaluation_mode", "normalised", "residual",
 ]  # fmt: skip

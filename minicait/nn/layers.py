@@ -182,47 +182,6 @@ class Mlp(Branch):
         return self.fc2
 
 
-class Dropout(Module):
-    """Dropout: in training, drops values with probability `rate`. `purpose` names the layer's random stream."""
-
-    drop = staticmethod(ops.dropout)
-
-    def __init__(self, rate: float, purpose: str) -> None:
-        self.rate = rate
-        self.purpose = purpose
-
-    def forward(self, x: Any) -> Tensor:
-        if not self.training or self.rate == 0:
-            return as_tensor(x)
-        stream = random.current() or self.next_stream()
-        return self.drop(x, self.rate, stream.named(self.purpose))
-
-    def describe(self) -> str:
-        return f"{self.rate}"
-
-
-class DropPath(Dropout):
-    """Stochastic depth: in training, drops the whole residual branch of a sample with probability `rate`.
-
-    As a layer it drops what was computed; `residual` asks for `kept` first and does not compute the rest.
-    """
-
-    drop = staticmethod(ops.drop_path)
-
-    def kept(self, samples: int) -> np.ndarray | None:
-        """Indices of the samples that keep their branch, or None if all do."""
-        if not self.training or self.rate == 0:
-            return None
-        stream = random.current() or self.next_stream()
-        rows = np.flatnonzero(stream.named(self.purpose).uniform((samples,)) >= self.rate)
-        return None if len(rows) == samples else rows
-
-    @property
-    def factor(self) -> float:
-        """Scale of the branches that are kept, so that their mean stays the same."""
-        return 1 / (1 - self.rate) if self.training else 1.0
-
-
 class PatchEmbed(Module):
     """An image as tokens: cut into square patches, each flattened and projected to `dim` values.
 

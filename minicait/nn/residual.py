@@ -7,22 +7,12 @@ the scale and the sum are one fused operation, samples whose branch stochastic d
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from itertools import accumulate
-
-import numpy as np
-
 from autograd import Tensor, ops
-from autograd.backend import Array, to_device
 
-from .layers import Branch, DropPath
+from .drop import DropPath
+from .layers import Branch
 from .module import Module
 from .record import observe_residual
-
-Rows = Array | None  # samples that keep their branch, by index; None for all of them
-_drawn: ContextVar[dict[int, Rows] | None] = ContextVar("minicait_stochastic_depth", default=None)
 
 
 def residual(
@@ -44,7 +34,8 @@ def residual(
         observe_residual(branch, x, lambda: y, scale)
         y = y if scale is None else scale * y
         return x + (y if drop_path is None else drop_path(y))
-    rows = None if drop_path is None else _kept(drop_path, x)
+    factors = None if drop_path is None else drop_path.given_factors
+    rows = None if drop_path is None or factors is not None else drop_path.rows(x.shape[0])
     if rows is not None:
         if not len(rows):
             return x
@@ -52,7 +43,7 @@ def residual(
     inner = branch.inner(z if norm is None else norm(z))
     if rows is None:
         observe_residual(branch, x, lambda: branch.last(inner), scale)
-    factor = 1.0 if drop_path is None else drop_path.factor
+    factor = 1.0 if drop_path is None else drop_path.factor if factors is None else factors
     if isinstance(scale, float):
         factor, scale = factor * scale, None
     return ops.linear_residual(x, inner, branch.last.matrix, branch.last.bias, _per_channel(scale, x), factor, rows)
@@ -60,7 +51,7 @@ def residual(
 
 def _needs_dropped(branch: Module, norm: Module | None, drop_path: DropPath | None) -> bool:
     """True if a branch must be computed for samples that drop it, because they are part of its batch statistics."""
-    if drop_path is None or not drop_path.training or drop_path.rate == 0:
+    if drop_path is None or not drop_path.active:
         return False
     return any(m.couples_samples for part in (branch, norm) if part is not None for _, m in part.named_modules())
 
@@ -68,30 +59,3 @@ def _needs_dropped(branch: Module, norm: Module | None, drop_path: DropPath | No
 def _per_channel(scale: Tensor | None, x: Tensor) -> Tensor | None:
     """One factor per channel: LayerScale as it is, one number repeated."""
     return scale if scale is None or scale.shape == x.shape[-1:] else ops.broadcast_to(scale, x.shape[-1:])
-
-
-def _kept(drop_path: DropPath, x: Tensor) -> Rows:
-    drawn = _drawn.get()
-    if drawn is not None and id(drop_path) in drawn:
-        return drawn[id(drop_path)]
-    return drop_path.kept(x.shape[0])
-
-
-@contextmanager
-def drop_paths_drawn(model: Module, x: Tensor) -> Iterator[None]:
-    """Draw for all branches of `model` at once which samples keep them, so that a GPU gets them in one copy."""
-    if x.device == "cpu":
-        yield
-        return
-    layers = [module for _, module in model.named_modules() if isinstance(module, DropPath)]
-    drawn: dict[int, Rows] = {id(layer): layer.kept(x.shape[0]) for layer in layers}
-    some = {key: rows for key, rows in drawn.items() if rows is not None}
-    if some:
-        whole = to_device(np.concatenate(list(some.values())), x.device)
-        ends = accumulate(map(len, some.values()))
-        drawn |= {key: whole[end - len(rows) : end] for (key, rows), end in zip(some.items(), ends, strict=True)}
-    token = _drawn.set(drawn)
-    try:
-        yield
-    finally:
-        _drawn.reset(token)

@@ -3,7 +3,7 @@
 A batch is cut into micro-batches of an image or a few, whose activations stay in the cache. Each runs forward and
 backward in one worker, with single-threaded matrix products inside. Memory depends on the micro-batch, and hardly on
 the batch. On a GPU the batch stays whole by default, which is fastest there; where memory is short, `micro_batch` cuts
-it, and the pieces run one after the other.
+it, and the pieces run one after the other. A whole batch there is one CUDA graph (`step_graph`).
 
 The size of a micro-batch does not depend on the number of workers, gradients are added along one tree (`tree`), and
 random masks belong to samples. So the result has the same bits for any number of workers.
@@ -31,8 +31,9 @@ from ..optim.sweep import together
 from .coupling import coupled_modules, refuse_coupling
 from .memory import SharedMemory, inbox_size
 from .objectives import LossFunction, Objective
-from .shares import KEPT, Batch, State, look_for_coupling, sum_share
+from .shares import KEPT, Batch, State, Summed, look_for_coupling, sum_share
 from .stem import Stem
+from .step_graph import StepGraph
 from .tree import additions, even_ranges, leaf_count
 from .workers import Processes, Threads, can_fork
 
@@ -60,6 +61,7 @@ class Gradients:
 
     processes  workers are processes instead of threads, which need not wait for each other; by default on Linux
     updated    flat arrays besides the weights to put into memory shared with processes: then these sweep over them, too
+    graph      on a GPU, compute a batch that stays whole by a CUDA graph
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Gradients:
         micro_batch: int | None = None,
         processes: bool | None = None,
         updated: Sequence[FlatArrays] = (),
+        graph: bool = False,
     ) -> None:
         for name, value in (("threads", threads), ("micro_batch", micro_batch)):
             if value is not None and value < 1:
@@ -78,6 +81,7 @@ class Gradients:
         self.use_processes = can_fork() if processes is None else processes
         self.processes: Processes | None = None
         self.state: State | None = None
+        self.graph = StepGraph() if graph else None
         self.features: Array | None = None  # of the last batch, if its objective keeps them
 
     def __call__(
@@ -111,9 +115,7 @@ class Gradients:
         targets = dict(zip(targets, others, strict=False))
         settings = state.pickled_settings() if isinstance(crew, Processes) else b""
         batch = Batch(objective, images, targets, stem_gradient, size, leaves, workers, stream, settings, scale)
-        halves = state.halves() if on_gpu and modes.current().products == "float16" else None
-        with modes.changed(halves=halves):
-            results = crew.run(sum_share, [batch] * workers)
+        results = self._results(state, batch, crew, whole=pieces == 1 and stem is None)
         nodes = [node for result in results for node in result.nodes]
         with together():
             for into, other in additions(nodes):
@@ -124,6 +126,15 @@ class Gradients:
         features = [x for result in results for x in result.features if x is not None]
         self.features = array_module(features[0]).concatenate(features) if features else None
         return reduce(add, [loss for result in results for loss in result.losses]), gradients
+
+    def _results(self, state: State, batch: Batch, crew: Processes | Threads, whole: bool) -> list[Summed]:
+        """What the workers return. On a GPU, the whole batch is a CUDA graph if it can be."""
+        if isinstance(batch.images, np.ndarray):
+            return crew.run(sum_share, [batch] * batch.workers)
+        if self.graph is not None and whole and (result := self.graph(state, batch)) is not None:
+            return [result]
+        with modes.changed(halves=state.halves() if modes.current().products == "float16" else None):
+            return crew.run(sum_share, [batch])
 
     def kept(self, gradients: FlatArrays) -> FlatArrays:
         """A copy of gradients that the next call does not overwrite, but the next call of this method does."""

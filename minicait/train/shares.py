@@ -35,7 +35,7 @@ class Batch(NamedTuple):
     workers: int
     stream: random.Stream
     settings: bytes  # of the model, for processes
-    scale: float
+    scale: float | Array
 
 
 class State:
@@ -170,7 +170,8 @@ def _piece(state: State, batch: Batch, number: int, sums: FlatArrays, accumulate
     if loss.size != 1:
         raise ValueError(f"the loss must be one number, the mean over samples, got {loss.shape}")
     part = len(images) / len(batch.images)
-    seed = np.full(loss.shape, part * batch.scale)
+    scale = part * batch.scale if part < 1 else batch.scale
+    seed = np.full(loss.shape, scale) if isinstance(scale, float) else scale.reshape(loss.shape)
     inputs: list[Tensor] = list(state.learned.values())
     outs = list(sums.values())
     if batch.stem_gradient is not None:

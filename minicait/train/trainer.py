@@ -59,6 +59,7 @@ class Trainer:
     objective  instead of the recipe's: a callable from `Outputs` and a dict of targets to a mean over samples
     precision  "fp32", "tf32" or "fp16", the precision of matrix products, instead of the recipe's. Weights stay
                float32. With fp16 the loss is scaled, and a step whose gradients overflow is skipped.
+    graph      on a GPU, launch forward and backward of a batch as one CUDA graph
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Trainer:
         precision: str | None = None,
         processes: bool | None = None,
         objective: Objective | None = None,
+        graph: bool = True,
     ) -> None:
         self.model = model if device is None else model.to(device)
         self.recipe = r = (recipe or Recipe()).changed(precision=precision)
@@ -88,7 +90,7 @@ class Trainer:
             self.optimiser, self.clip_norm = AdamW(model, r.peak_lr, r.weight_decay, threads=count), r.clip_norm
         self.ema = None if r.ema_decay is None else EMA(model, r.ema_decay, count, not r.has_target_network)
         updated = [self.optimiser.mean, self.optimiser.square, *([] if self.ema is None else [self.ema.average])]
-        self.gradients = Gradients(model, threads, micro_batch, processes, updated)
+        self.gradients = Gradients(model, threads, micro_batch, processes, updated, graph)
         self.targets = BatchTargets(model, r, teacher, self.ema, threads, micro_batch)
         self.buffers = [buffer for _, buffer in model.named_buffers() if not isinstance(buffer, Memory)]
         self.accumulated: FlatArrays | None = None  # gradients of the batches that make up the next update

@@ -7,6 +7,7 @@ and it calls libraries such as cuBLAS. `install()` replaces the ground under all
     devices      two of them, neither of which may touch the memory of the other
     memory       device memory is host memory: poisoned when it is fresh, and with guard pages on request
     runtime      copies, streams, events, kernel launches over that memory
+    capture      CUDA graphs: what a stream captures is done when the graph is launched
     compiler     a kernel is compiled by NVRTC, so that the real compiler accepts it, and by g++ with shim.h, to be run
     gxx          g++, with a cache on disk
     blas         the products of cuBLAS, in NumPy

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import counters, memory
+from . import capture, counters, memory
 from .unsupported import put_module, refuse, refusing
 
 NAME = "cupy_backends.cuda.libs.cublas"
@@ -68,10 +68,26 @@ class Product(NamedTuple):
     beta: int
     compute: int
 
-    def run(self, function: str, a: Operand, b: Operand, c: Operand, batch: int, log: bool = True) -> None:
+    def run(
+        self, function: str, a: Operand, b: Operand, c: Operand, batch: int, log: bool = True, stream: int | None = None
+    ) -> None:  # fmt: skip
+        """`stream` is that of a handle of our own; CuPy's bindings are refused while any stream captures."""
         kind = COMPUTE.get(self.compute) or refuse(f"cuBLAS with compute type {self.compute}")
         self.check(kind, a, b, c, batch)
         wide = np.dtype(np.float64 if kind.startswith("64F") else np.float32)
+        # read now, as cuBLAS does: a graph keeps the values
+        factors = [np.frombuffer((ctypes.c_char * wide.itemsize).from_address(p), wide)[0] for p in self[5:7]]
+        if stream is None:
+            if capture.is_anywhere():
+                raise NotImplementedError("calling cuBLAS API during stream capture is currently unsupported")
+        elif capture.keep(lambda: self.multiply(function, a, b, c, batch, log, wide, *factors), stream, "cuBLAS"):
+            return
+        self.multiply(function, a, b, c, batch, log, wide, *factors)
+
+    def multiply(
+        self, function: str, a: Operand, b: Operand, c: Operand, batch: int, log: bool, wide: np.dtype, alpha: Any,
+        beta: Any,
+    ) -> None:  # fmt: skip
         left = a.array(*((self.k, self.m) if self.transpose_a else (self.m, self.k)), batch).astype(wide)
         right = b.array(*((self.n, self.k) if self.transpose_b else (self.k, self.n)), batch).astype(wide)
         result = c.array(self.m, self.n, batch)
@@ -79,7 +95,6 @@ class Product(NamedTuple):
             self.log(function, batch, left=DTYPES[a.dtype], result=result.dtype)
         left = left.swapaxes(1, 2) if self.transpose_a else left
         right = right.swapaxes(1, 2) if self.transpose_b else right
-        alpha, beta = (np.frombuffer((ctypes.c_char * wide.itemsize).from_address(p), wide)[0] for p in self[5:7])
         with np.errstate(all="ignore"):  # a GPU overflows in silence
             product = alpha * (left @ right)
             result[...] = product if beta == 0 else product + beta * result
@@ -103,17 +118,19 @@ class Product(NamedTuple):
             )
 
 
-def _gemm_ex(_, ta, tb, m, n, k, alpha, a, type_a, lda, b, type_b, ldb, beta, c, type_c, ldc, compute, algo) -> None:
-    product = Product(ta, tb, m, n, k, alpha, beta, compute)
-    product.run("gemmEx", Operand(a, type_a, lda), Operand(b, type_b, ldb), Operand(c, type_c, ldc), 1)
+def _gemm_ex(
+    _, ta, tb, m, n, k, alpha, a, type_a, lda, b, type_b, ldb, beta, c, type_c, ldc, compute, algo, stream=None
+) -> None:  # fmt: skip
+    operands = Operand(a, type_a, lda), Operand(b, type_b, ldb), Operand(c, type_c, ldc)
+    Product(ta, tb, m, n, k, alpha, beta, compute).run("gemmEx", *operands, 1, stream=stream)
 
 
 def _gemm_strided_batched_ex(
     _, ta, tb, m, n, k, alpha, a, type_a, lda, step_a, b, type_b, ldb, step_b, beta, c, type_c, ldc, step_c,
-    batch, compute, algo,
+    batch, compute, algo, stream=None,
 ) -> None:  # fmt: skip
     operands = Operand(a, type_a, lda, step_a), Operand(b, type_b, ldb, step_b), Operand(c, type_c, ldc, step_c)
-    Product(ta, tb, m, n, k, alpha, beta, compute).run("gemmStridedBatchedEx", *operands, batch)
+    Product(ta, tb, m, n, k, alpha, beta, compute).run("gemmStridedBatchedEx", *operands, batch, stream=stream)
 
 
 def _gemm_batched_ex(
@@ -137,6 +154,34 @@ def _gemm_batched(function: str, kind: int) -> Callable[..., None]:
         )
 
     return gemm
+
+
+class Library:
+    """libcublas itself, as ctypes finds it: a handle has the stream that it was given."""
+
+    def __init__(self) -> None:
+        self.streams: dict[int, int] = {}
+
+    def cublasCreate_v2(self, handle: Any) -> int:  # noqa: N802
+        handle._obj.value = len(self.streams) + 1
+        self.streams[handle._obj.value] = 0
+        return 0
+
+    def cublasSetStream_v2(self, handle: Any, stream: int) -> int:  # noqa: N802
+        self.streams[handle.value] = stream
+        return 0
+
+    def cublasSetWorkspace_v2(self, handle: Any, address: int, size: int) -> int:  # noqa: N802
+        memory.check_here(address, "cuBLAS")
+        return 0
+
+    def cublasGemmEx(self, handle: Any, *arguments: int) -> int:  # noqa: N802
+        _gemm_ex(handle, *arguments, stream=self.streams[handle.value])
+        return 0
+
+    def cublasGemmStridedBatchedEx(self, handle: Any, *arguments: int) -> int:  # noqa: N802
+        _gemm_strided_batched_ex(handle, *arguments, stream=self.streams[handle.value])
+        return 0
 
 
 class Cublas(types.ModuleType):
@@ -173,3 +218,6 @@ def install() -> None:
     import cupy_backends.cuda.libs
 
     cupy_backends.cuda.libs.cublas = module
+    from autograd import cublas
+
+    cublas.load = Library

@@ -36,6 +36,7 @@ class Count:
     bytes_on_device: list[int] = field(default_factory=list)  # copied from one place there to another
     allocations: list[int] = field(default_factory=list)
     synchronisations: int = 0
+    graph_launches: int = 0  # whose kernels and products are not counted
 
     @property
     def launches(self) -> int:

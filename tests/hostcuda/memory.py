@@ -12,7 +12,7 @@ import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from . import counters, devices
+from . import capture, counters, devices
 from .unsupported import HostCudaError
 
 POISON = 0xFF
@@ -36,6 +36,7 @@ _guarding = False
 
 
 def allocate(size: int, device: int | None = None) -> int:
+    capture.refuse("an allocation")
     device = devices.current() if device is None else device
     if device != HOST and size > free_bytes():
         from cupy_backends.cuda.api import runtime

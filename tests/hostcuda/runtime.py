@@ -1,6 +1,7 @@
 """The CUDA runtime and driver over host memory: a few devices, on which everything is done before the call returns.
 
-Streams and events are therefore numbers that mean nothing, and waiting for them takes no time; but it is counted.
+Streams and events are therefore numbers that mean nothing, and waiting for them takes no time; but it is counted. Only
+a stream that captures does nothing yet: see `capture`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from . import compiler, counters, devices, memory
+from . import capture, compiler, counters, devices, memory
 from .hooks import hook
 from .unsupported import HostCudaError, refuse
 
@@ -65,6 +66,10 @@ def _properties(device: int) -> dict[str, Any]:
 
 
 def _copy(to: int, source: int, size: int, kind: int, stream: int = 0) -> None:
+    if kind in (HOST_TO_DEVICE, DEVICE_TO_HOST):
+        capture.refuse("a copy from or to the host")
+    if capture.keep(lambda: _copy(to, source, size, kind), stream, "a copy"):
+        return
     for count in counters.active:
         if kind == HOST_TO_DEVICE:
             count.bytes_to_device.append(size)
@@ -78,11 +83,14 @@ def _copy(to: int, source: int, size: int, kind: int, stream: int = 0) -> None:
 
 
 def _fill(address: int, value: int, size: int, stream: int = 0) -> None:
+    if capture.keep(lambda: _fill(address, value, size), stream, "memset"):
+        return
     memory.check_here(address, "memset")
     ctypes.memset(address, value, size)
 
 
 def _synchronise(*_: Any) -> None:
+    capture.refuse("a synchronisation")
     for count in counters.active:
         count.synchronisations += 1
 
@@ -113,7 +121,13 @@ RUNTIME = {
     "streamDestroy": _nothing,
     "streamGetFlags": lambda stream: 1,
     "streamGetPriority": _zero,
-    "streamIsCapturing": _zero,
+    "streamIsCapturing": capture.is_capturing,
+    "streamBeginCapture": capture.begin,
+    "streamEndCapture": capture.end,
+    "graphInstantiate": capture.instantiate,
+    "graphLaunch": capture.launch,
+    "graphDestroy": capture.destroy,
+    "graphExecDestroy": capture.destroy,
     "streamQuery": _zero,
     "streamSynchronize": _synchronise,
     "streamWaitEvent": _nothing,
@@ -133,6 +147,7 @@ class Function(NamedTuple):
     name: str
     launch: Any  # in the library that g++ made of it
     pointers: list[int]  # the parameters that are pointers
+    sizes: list[int]  # of all parameters
 
 
 _modules: dict[int, ctypes.PyDLL] = {}
@@ -153,8 +168,11 @@ def _get_function(module: int, name: str) -> int:
     three = ctypes.POINTER(ctypes.c_uint)
     launch.argtypes = [three, three, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int]
     launch.restype = ctypes.c_char_p
+    sizes = getattr(_modules[module], f"hostcuda_sizes_{name}")
+    sizes.restype = ctypes.POINTER(ctypes.c_size_t)
     number = _handle()
-    _functions[number] = Function(name, launch, compiler.pointers_of(_modules[module], name))
+    every = list(itertools.takewhile(bool, sizes()))
+    _functions[number] = Function(name, launch, compiler.pointers_of(_modules[module], name), every)
     return number
 
 
@@ -166,13 +184,18 @@ def _set_function_attribute(function: int, attribute: int, value: int) -> None:
 
 
 def _launch(function: int, *rest: int) -> None:
-    grid, block, (shared, _stream, parameters, _extra) = rest[:3], rest[3:6], rest[6:]
-    name, launch, pointers = _functions[function]
+    grid, block, (shared, stream, parameters, _extra) = rest[:3], rest[3:6], rest[6:]
+    name, launch, pointers, sizes = _functions[function]
     threads = block[0] * block[1] * block[2]
     if not 0 < threads <= MOST_THREADS or 0 in grid:
         raise HostCudaError(f"{name}: no GPU launches a grid of {grid} blocks of {block} threads")
     if shared > (limit := _shared_limits.get(function, SHARED_BYTES)):
         raise HostCudaError(f"{name}: {shared} bytes of shared memory are more than the {limit} that it may have")
+    if capture.is_capturing(stream):
+        kept = capture.copied_parameters(sizes, parameters)
+        capture.keep(lambda: _launch(function, *rest[:7], 0, ctypes.addressof(kept), 0), stream, name)
+        return
+    capture.refuse(f"{name} on another stream")
     for count in counters.active:
         count.kernels.append(name)
     for i in pointers:

@@ -253,6 +253,13 @@ inline void call(void (*function)(A...), void** p) {
   call(function, p, std::index_sequence_for<A...>{});
 }
 
+// Bytes of each parameter, up to a zero: a graph keeps copies of them.
+template <class... A>
+inline const size_t* sizes(void (*)(A...)) {
+  static const size_t all[] = {sizeof(std::decay_t<A>)..., 0};
+  return all;
+}
+
 }  // namespace hostcuda
 
 #define HOSTCUDA_EXPORT(name, has_barriers, any_grid)                                                           \
@@ -260,7 +267,8 @@ inline void call(void (*function)(A...), void** p) {
   extern "C" const char* hostcuda_launch_##name(const unsigned* grid, const unsigned* block, size_t shared,     \
                                                 void** p, int schedule) {                                       \
     return hostcuda::launch(hostcuda_call_##name, has_barriers, any_grid, grid, block, shared, p, schedule);    \
-  }
+  }                                                                                                             \
+  extern "C" const size_t* hostcuda_sizes_##name() { return hostcuda::sizes(&::name); }
 
 #include "shim_warps.h"
 

@@ -1,0 +1,107 @@
+"""CUDA graphs: what a function asks of a GPU is recorded once, and then asked for as a whole, in a single launch.
+
+A training step of CaiT is some 1,600 launches and products, each of which costs the host more time than a small one
+costs the GPU. A graph of them costs one launch. In return, nothing about it can change: a launch reads and writes the
+addresses that were recorded, with the sizes that were recorded. So the function gets its inputs in arrays that stay
+where they are, and the caller copies new values into them.
+
+    graph = Graph(lambda: step(images), device)     # `images` is an array on that GPU
+    images[...] = others
+    graph.launch()                                  # computes graph.result anew
+
+Values that the function copies from the host are constants from then on. It must not look at values on the GPU, nor
+draw random numbers on the host: either raises CaptureError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from . import cublas, cuda, modes
+from .backend import Array
+
+MOST_RUNS = 6  # after the first, the one that is recorded included
+ALIGNMENT = 256  # bytes, as of CUDA's own allocations
+_one_at_a_time = Lock()  # captures share a handle of cuBLAS
+
+
+class Capture:
+    """The graph that is being made: operations find it in `modes.current().capture`.
+
+    Arrays from the host are constants. A copy inside the graph would be repeated by every launch; instead they are
+    copied once, when it is made, to memory that nothing else in the graph uses.
+    """
+
+    def __init__(self, blas: cublas.StreamBlas) -> None:
+        self.blas = blas
+        self.bytes = 0  # of all constants, as the first run finds them
+        self.memory: Array | None = None  # for those of the runs after it
+        self.recording = False
+        self.values: list[tuple[Array, np.ndarray]] = []  # of the run that is recorded
+
+    def constant(self, x: Any) -> Array:
+        """`x` on the GPU."""
+        x = np.array(x)  # nobody edits it until it is copied
+        size = -(-x.nbytes // ALIGNMENT) * ALIGNMENT
+        if self.memory is None:
+            self.bytes += size
+            return cuda.module().array(x)
+        if size > len(self.memory):
+            raise modes.CaptureError("a CUDA graph cannot hold constants of which there are more in every run")
+        there = self.memory[: x.nbytes].view(x.dtype).reshape(x.shape)
+        self.memory = self.memory[size:]
+        if self.recording:
+            self.values.append((there, x))
+        else:
+            there.set(x)
+        return there
+
+
+class Graph:
+    """The launches and products of `work()` on a GPU, to be repeated; `result` is what it returned.
+
+    `work` first runs as usual, so that all kernels are compiled and all memory is there, and then to be recorded. Its
+    memory comes from a pool of its own, because every launch uses the same addresses.
+    """
+
+    def __init__(self, work: Callable[[], Any], device: str) -> None:
+        cupy, number = cuda.module(), cuda.device_id(device)
+        cuda.make_current(number)
+        blas = cublas.stream_blas(number)
+        self._pool, stream, capture = cupy.cuda.MemoryPool(), cupy.cuda.Stream(non_blocking=True), Capture(blas)
+        cupy.cuda.get_current_stream().synchronize()  # the inputs are there
+        own_memory = cupy.cuda.using_allocator(self._pool.malloc)
+        with _one_at_a_time, stream, own_memory, modes.changed(capture=capture):
+            blas.set_stream(stream.ptr)
+            self._warm_up(work, capture)
+            stream.synchronize()
+            capture.recording = True
+            stream.begin_capture()
+            try:
+                self.result = work()
+            except BaseException:
+                with suppress(Exception):  # CUDA may call the capture invalid, which is known by then
+                    stream.end_capture()
+                raise
+            self._graph = stream.end_capture()
+        for there, value in capture.values:
+            there.set(value)
+
+    def _warm_up(self, work: Callable[[], Any], capture: Capture) -> None:
+        """Run until the pool has enough: where it finds room depends on what was there before."""
+        work()
+        capture.memory = self._constants = cuda.module().empty(capture.bytes * MOST_RUNS, np.uint8)
+        for _ in range(MOST_RUNS - 1):
+            held = self._pool.total_bytes()
+            work()
+            if self._pool.total_bytes() == held:
+                return
+
+    def launch(self) -> None:
+        """Repeat everything, on the current stream."""
+        self._graph.launch()

@@ -1,0 +1,123 @@
+"""StepGraph: forward and backward of a batch on a GPU as one CUDA graph (`autograd.graph`).
+
+The graph is made with the first batch and launched for every one, as long as nothing changes but values: images,
+targets, the loss scale, and which samples keep which branch. These are copied into arrays that stay where they are.
+Stochastic depth is a factor for every sample there, because a graph cannot leave out what it drops; that is worth it
+for low rates (`MOST_DROPPED`).
+"""
+
+from __future__ import annotations
+
+import warnings
+from operator import is_
+from typing import Any
+
+import numpy as np
+
+from autograd import modes, random
+from autograd.backend import Array, array_module, device_of
+from autograd.graph import Graph
+
+from ..nn import drop_path_factors, drop_path_layers
+from ..nn.record import is_recorded
+from .shares import Batch, State, Summed, sum_share
+
+MOST_DROPPED = 0.1  # rate of stochastic depth up to which computing all branches beats leaving some out
+LEAST_LAUNCHES = 10  # of a graph, or making it was not worth it
+
+
+class StepGraph:
+    """Computes batches like `sum_share`, by a graph where it can. Where it cannot, it says so once."""
+
+    def __init__(self) -> None:
+        self.graph: Graph | None = None
+        self.made = self.launches = 0
+        self.refused = False
+        self._key: tuple[Any, ...] = ()
+        self._fixed: list[Array] = []  # parameters and buffers, at their addresses
+
+    def __call__(self, state: State, batch: Batch) -> Summed | None:
+        """None if the batch must be computed without a graph."""
+        layers = drop_path_layers(state.model)
+        if self.refused or not _can_capture() or any(layer.rate > MOST_DROPPED for layer in layers):
+            return None
+        numbers = _numbers(batch, layers)
+        if not self._fits(state, batch) and not self._make(state, batch, layers, numbers):
+            return None
+        assert self.graph is not None
+        self._images[...] = batch.images
+        for name, values in batch.targets.items():
+            self._targets[name][...] = values
+        self._numbers.set(numbers)
+        self.graph.launch()
+        self.launches += 1
+        return self.graph.result
+
+    def _fits(self, state: State, batch: Batch) -> bool:
+        """True if the graph was made for a batch like this one."""
+        same = len(self._fixed) == len(fixed := _fixed(state)) and all(map(is_, self._fixed, fixed))
+        return self.graph is not None and same and self._key == _key(state, batch)
+
+    def _make(self, state: State, batch: Batch, layers: list[Any], numbers: np.ndarray) -> bool:
+        """Make the graph with a batch, launch it with the same, and compare."""
+        if self.made > 2 and self.launches < LEAST_LAUNCHES * self.made:
+            return self._refuse("batches or the model change too often")
+        self.graph, self.made = None, self.made + 1
+        xp = array_module(batch.images)
+        xp.get_default_memory_pool().free_all_blocks()  # a graph has a pool of its own
+        self._key, self._fixed = _key(state, batch), _fixed(state)
+        self._images, self._targets = batch.images.copy(), {name: a.copy() for name, a in batch.targets.items()}
+        self._numbers = xp.asarray(numbers)
+        scale, factors = self._numbers[0], self._numbers[1:].reshape(len(layers), len(batch.images))
+        fixed = batch._replace(images=self._images, targets=self._targets, scale=scale)
+        half = modes.current().products == "float16"
+
+        def work() -> Summed:
+            with drop_path_factors(layers, factors), modes.changed(halves=state.halves() if half else None):
+                return sum_share(state, 0, fixed)
+
+        before = [(buffer, buffer.data.copy()) for _, buffer in state.model.named_buffers()]
+        try:
+            graph = Graph(work, device_of(batch.images))
+        except (RuntimeError, NotImplementedError) as error:  # CuPy's and CUDA's, and CaptureError
+            return self._refuse(str(error).splitlines()[0])
+        finally:
+            for buffer, value in before:
+                buffer.data[...] = value
+        gradients = state.buffer(0, 0).array
+        want = gradients.copy()
+        graph.launch()
+        for buffer, value in before:
+            buffer.data[...] = value
+        if int(xp.count_nonzero(gradients.view(np.uint32) != want.view(np.uint32))):
+            return self._refuse("its gradients differ from those without it")
+        self.graph = graph
+        return True
+
+    def _refuse(self, reason: str) -> bool:
+        warnings.warn(f"training without a CUDA graph, which is slower: {reason}", stacklevel=2)
+        self.refused, self.graph = True, None
+        return False
+
+
+def _can_capture() -> bool:
+    """True outside of modes that look at values."""
+    return modes.current()._replace(products="as given") == modes.Modes() and not is_recorded()
+
+
+def _numbers(batch: Batch, layers: list[Any]) -> np.ndarray:
+    """The loss scale, and the factors of all layers of stochastic depth: all that a batch draws on the host."""
+    with random.using(batch.stream):
+        factors = [layer.factors(len(batch.images)) for layer in layers]
+    return np.concatenate([np.array([batch.scale]), *factors]).astype(np.float32)
+
+
+def _key(state: State, batch: Batch) -> tuple[Any, ...]:
+    """What a graph depends on, besides addresses and values."""
+    arrays = {"": batch.images, **batch.targets}
+    shapes = {name: (a.shape, a.dtype) for name, a in arrays.items()}
+    return state, batch.objective, shapes, state.settings, modes.current()
+
+
+def _fixed(state: State) -> list[Array]:
+    return [tensor.data for _, tensor in state.model.named_tensors()]
