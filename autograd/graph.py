@@ -15,6 +15,7 @@ draw random numbers on the host: either raises CaptureError.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from threading import Lock
@@ -73,34 +74,56 @@ class Graph:
         cupy, number = cuda.module(), cuda.device_id(device)
         cuda.make_current(number)
         blas = cublas.stream_blas(number)
-        self._pool, stream, capture = cupy.cuda.MemoryPool(), cupy.cuda.Stream(non_blocking=True), Capture(blas)
+        self._pool, self._largest = cupy.cuda.MemoryPool(), 0  # bytes of its largest array
+        self.result: Any = None
+        self._graph: Any = None
+        self._constants: Array | None = None
+        stream, capture = cupy.cuda.Stream(non_blocking=True), Capture(blas)
         cupy.cuda.get_current_stream().synchronize()  # the inputs are there
-        own_memory = cupy.cuda.using_allocator(self._pool.malloc)
-        with _one_at_a_time, stream, own_memory, modes.changed(capture=capture):
-            blas.set_stream(stream.ptr)
-            self._warm_up(work, capture)
-            stream.synchronize()
-            capture.recording = True
-            stream.begin_capture()
-            try:
-                self.result = work()
-            except BaseException:
-                with suppress(Exception):  # CUDA may call the capture invalid, which is known by then
-                    stream.end_capture()
-                raise
-            self._graph = stream.end_capture()
+        own_memory = cupy.cuda.using_allocator(self._malloc)
+        try:
+            with _one_at_a_time, stream, own_memory, modes.changed(capture=capture):
+                blas.set_stream(stream.ptr)
+                self._warm_up(work, capture)
+                stream.synchronize()
+                self._record(work, capture, stream)
+        except BaseException as error:
+            traceback.clear_frames(error.__traceback__)  # which hold arrays
+            raise
         for there, value in capture.values:
             there.set(value)
 
+    def __del__(self) -> None:
+        self.result = self._constants = self._graph = None
+        self._pool.free_all_blocks()  # CuPy does not, when a pool goes
+
+    def _malloc(self, size: int) -> Any:
+        self._largest = max(self._largest, size)
+        return self._pool.malloc(size)
+
     def _warm_up(self, work: Callable[[], Any], capture: Capture) -> None:
-        """Run until the pool has enough: where it finds room depends on what was there before."""
+        """Run until the pool has enough, and a spare block: where it finds room depends on what was there before."""
         work()
         capture.memory = self._constants = cuda.module().empty(capture.bytes * MOST_RUNS, np.uint8)
         for _ in range(MOST_RUNS - 1):
             held = self._pool.total_bytes()
             work()
             if self._pool.total_bytes() == held:
-                return
+                break
+        held, taken = self._pool.total_bytes(), []
+        while self._pool.total_bytes() < held + 2 * self._largest:
+            taken.append(self._pool.malloc(2 * self._largest))
+
+    def _record(self, work: Callable[[], Any], capture: Capture, stream: Any) -> None:
+        capture.recording = True
+        stream.begin_capture()
+        try:
+            self.result = work()
+        except BaseException:
+            with suppress(Exception):  # CUDA may call the capture invalid, which is known by then
+                stream.end_capture()
+            raise
+        self._graph = stream.end_capture()
 
     def launch(self) -> None:
         """Repeat everything, on the current stream."""

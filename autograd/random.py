@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -92,32 +92,50 @@ class Stream:
 
     def _draw_together(self, rows: np.ndarray) -> None:
         """The same bits for many short rows at once."""
-        samples, values = rows.shape
-        blocks = -(-values // 8)  # one counter gives four words of 64 bits: eight numbers of 32
-        at_once = BLOCKS // blocks
-        for first in range(0, samples, at_once):
+        at_once = BLOCKS // -(-rows.shape[1] // 8)
+        for first in range(0, len(rows), at_once):
             part = rows[first : first + at_once]
-            counter = np.zeros((4, len(part), blocks), np.uint64)
-            counter[0] += np.arange(1, blocks + 1, dtype=np.uint64)  # NumPy increments the counter before it draws
-            counter[2] += np.arange(first, first + len(part), dtype=np.uint64)[:, None]
-            counter[2:] += np.array([self.sample, self.step], np.uint64)[:, None, None]
-            words = _philox(counter, (self.seed, _hash(self.purpose)))
-            halves = words.astype("<u8", copy=False).view("<u4")  # NumPy draws the lower half of a word first
-            bits = halves.reshape(len(part), -1)[:, :values] >> 8
-            np.multiply(bits, np.float32(2**-24), out=part, casting="unsafe")
+            _draw([self.at(sample=self.sample + first)], part[None])
 
 
-def _philox(counter: np.ndarray, key: tuple[int, int]) -> np.ndarray:
+def uniform_each(streams: Sequence[Stream], samples: int) -> np.ndarray:
+    """What stream.uniform((samples,)) draws for each, (streams, samples), but all at once.
+
+    The streams have one seed, step and sample, and differ in their purpose.
+    """
+    modes.refuse_in_graph("random numbers that the host draws")
+    values = np.empty((len(streams), samples, 1), np.float32)
+    if values.size:
+        _draw(streams, values)
+    return values[..., 0]
+
+
+def _draw(streams: Sequence[Stream], out: np.ndarray) -> None:
+    """Fill out (streams, samples, values): numbers of each sample, of streams that differ in their purpose."""
+    first, (_, samples, values) = streams[0], out.shape
+    blocks = -(-values // 8)  # one counter gives four words of 64 bits: eight numbers of 32
+    counter = np.zeros((4, 1, samples, blocks), np.uint64)
+    counter[0] += np.arange(1, blocks + 1, dtype=np.uint64)  # NumPy increments the counter before it draws
+    counter[2] += np.arange(samples, dtype=np.uint64)[:, None]
+    counter[2:] += np.array([first.sample, first.step], np.uint64)[:, None, None, None]
+    purposes = np.array([_hash(stream.purpose) for stream in streams], np.uint64).reshape(-1, 1, 1)
+    words = _philox(counter, (np.full((1, 1, 1), first.seed, np.uint64), purposes))
+    halves = words.astype("<u8", copy=False).view("<u4")  # NumPy draws the lower half of a word first
+    bits = halves.reshape(*out.shape[:2], -1)[..., :values] >> 8
+    np.multiply(bits, np.float32(2**-24), out=out, casting="unsafe")
+
+
+def _philox(counter: np.ndarray, key: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     """Philox4x64-10: scramble counters of four words, (4, ...), into random words, (..., 4).
 
     Each of the ten rounds multiplies two words to 128 bits, shuffles the words and mixes in the key.
     """
     a, b, c, d = counter
     for i in range(10):
-        key_0, key_1 = (np.uint64((int(k) + i * step) % 2**64) for k, step in zip(key, KEY_STEPS, strict=True))
+        key_0, key_1 = (k + np.uint64(i * step % 2**64) for k, step in zip(key, KEY_STEPS, strict=True))
         (high_a, low_a), (high_c, low_c) = _multiply(a, MULTIPLIERS[0]), _multiply(c, MULTIPLIERS[1])
         a, b, c, d = high_c ^ b ^ key_0, low_c, high_a ^ d ^ key_1, low_a
-    return np.stack((a, b, c, d), axis=-1)
+    return np.stack(np.broadcast_arrays(a, b, c, d), axis=-1)
 
 
 def _multiply(x: np.ndarray, factor: np.uint64) -> tuple[np.ndarray, np.ndarray]:

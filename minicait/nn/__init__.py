@@ -5,7 +5,7 @@ convolution and batch normalisation, `drop` dropout and stochastic depth; `resid
 
 from .attention import ClassAttention, MultiHeadAttention, TalkingHeadsAttention
 from .conv import BatchNorm, Conv2d
-from .drop import Dropout, DropPath, drop_path_factors, drop_path_layers, drop_paths_drawn
+from .drop import Dropout, DropPath, drawn_factors, drop_path_factors, drop_path_layers, drop_paths_drawn
 from .layers import (
     Affine,
     Branch,
@@ -25,6 +25,6 @@ from .residual import residual
 __all__ = [
     "Affine", "BatchNorm", "Branch", "Buffer", "ClassAttention", "Conv2d", "DropPath", "Dropout", "LayerNorm",
     "LayerScale", "Linear", "Memory", "MixToken", "Mlp", "Module", "MultiHeadAttention", "Parameter", "PatchEmbed",
-    "Pointwise", "Sequence", "TalkingHeadsAttention", "TokenLinear", "drop_path_factors", "drop_path_layers",
-    "drop_paths_drawn", "evaluation_mode", "normalised", "residual",
+    "Pointwise", "Sequence", "TalkingHeadsAttention", "TokenLinear", "drawn_factors", "drop_path_factors",
+    "drop_path_layers", "drop_paths_drawn", "evaluation_mode", "normalised", "residual",
 ]  # fmt: skip

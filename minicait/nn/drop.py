@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import accumulate
@@ -64,16 +64,9 @@ class DropPath(Dropout):
         """Draw the samples that keep their branch, as indices; None if all do."""
         if not self.active:
             return None
-        rows = np.flatnonzero(self._keeps(samples))
-        return None if len(rows) == samples else rows
-
-    def factors(self, samples: int) -> np.ndarray:
-        """`factor` for the samples that keep their branch, 0 for the others."""
-        return np.where(self._keeps(samples), np.float32(self.factor), np.float32(0))
-
-    def _keeps(self, samples: int) -> np.ndarray:
         stream = random.current() or self.next_stream()
-        return stream.named(self.purpose).uniform((samples,)) >= self.rate
+        rows = np.flatnonzero(stream.named(self.purpose).uniform((samples,)) >= self.rate)
+        return None if len(rows) == samples else rows
 
     @property
     def active(self) -> bool:
@@ -90,25 +83,31 @@ class DropPath(Dropout):
         return _factors.get().get(id(self))
 
 
-def drop_path_layers(model: Module) -> list[DropPath]:
-    """All layers of stochastic depth that drop something."""
-    return [module for _, module in model.named_modules() if isinstance(module, DropPath) and module.active]
+def drop_path_layers(modules: Iterable[Module]) -> list[DropPath]:
+    """Layers of stochastic depth that drop something."""
+    return [module for module in modules if isinstance(module, DropPath) and module.active]
+
+
+def drawn_factors(layers: Sequence[DropPath], samples: int, stream: random.Stream) -> np.ndarray:
+    """`factor` where a sample keeps its branch, 0 where it does not, (layers, samples): as `kept` draws them."""
+    drawn = random.uniform_each([stream.named(layer.purpose) for layer in layers], samples)
+    rates, factors = np.array([(layer.rate, layer.factor) for layer in layers]).reshape(-1, 2, 1).swapaxes(0, 1)
+    return np.where(drawn >= rates, factors, 0).astype(np.float32)
 
 
 @contextmanager
 def drop_paths_drawn(model: Module, x: Tensor) -> Iterator[None]:
     """Draw for all branches of `model` at once which samples keep them, so that a GPU gets them in one copy."""
-    if x.device == "cpu":
+    layers = drop_path_layers(module for _, module in model.named_modules()) if x.device != "cpu" else []
+    if not layers or layers[0].given_factors is not None or (stream := random.current()) is None:
         yield
         return
-    layers = [layer for layer in drop_path_layers(model) if layer.given_factors is None]
-    drawn: dict[int, Array | None] = {id(layer): layer.kept(x.shape[0]) for layer in layers}
-    some = {key: rows for key, rows in drawn.items() if rows is not None}
-    if some:
-        whole = to_device(np.concatenate(list(some.values())), x.device)
-        ends = accumulate(map(len, some.values()))
-        drawn |= {key: whole[end - len(rows) : end] for (key, rows), end in zip(some.items(), ends, strict=True)}
-    token = _rows.set(drawn)
+    rows = [np.flatnonzero(keeps) for keeps in drawn_factors(layers, x.shape[0], stream)]
+    whole, ends = to_device(np.concatenate(rows), x.device), accumulate(map(len, rows))
+    parts = (
+        None if len(own) == x.shape[0] else whole[end - len(own) : end] for own, end in zip(rows, ends, strict=True)
+    )
+    token = _rows.set(dict(zip(map(id, layers), parts, strict=True)))
     try:
         yield
     finally:

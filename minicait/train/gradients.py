@@ -115,7 +115,7 @@ class Gradients:
         targets = dict(zip(targets, others, strict=False))
         settings = state.pickled_settings() if isinstance(crew, Processes) else b""
         batch = Batch(objective, images, targets, stem_gradient, size, leaves, workers, stream, settings, scale)
-        results = self._results(state, batch, crew, whole=pieces == 1 and stem is None)
+        results = self._results(state, batch, tensors, crew, whole=pieces == 1 and stem is None)
         nodes = [node for result in results for node in result.nodes]
         with together():
             for into, other in additions(nodes):
@@ -127,11 +127,13 @@ class Gradients:
         self.features = array_module(features[0]).concatenate(features) if features else None
         return reduce(add, [loss for result in results for loss in result.losses]), gradients
 
-    def _results(self, state: State, batch: Batch, crew: Processes | Threads, whole: bool) -> list[Summed]:
+    def _results(
+        self, state: State, batch: Batch, tensors: Mapping[str, Tensor], crew: Processes | Threads, whole: bool
+    ) -> list[Summed]:
         """What the workers return. On a GPU, the whole batch is a CUDA graph if it can be."""
         if isinstance(batch.images, np.ndarray):
             return crew.run(sum_share, [batch] * batch.workers)
-        if self.graph is not None and whole and (result := self.graph(state, batch)) is not None:
+        if self.graph is not None and whole and (result := self.graph(state, batch, tensors.values())) is not None:
             return [result]
         with modes.changed(halves=state.halves() if modes.current().products == "float16" else None):
             return crew.run(sum_share, [batch])

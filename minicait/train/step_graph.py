@@ -9,16 +9,17 @@ for low rates (`MOST_DROPPED`).
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from operator import is_
 from typing import Any
 
 import numpy as np
 
-from autograd import modes, random
+from autograd import Tensor, cuda, modes
 from autograd.backend import Array, array_module, device_of
 from autograd.graph import Graph
 
-from ..nn import drop_path_factors, drop_path_layers
+from ..nn import drawn_factors, drop_path_factors, drop_path_layers
 from ..nn.record import is_recorded
 from .shares import Batch, State, Summed, sum_share
 
@@ -36,14 +37,17 @@ class StepGraph:
         self._key: tuple[Any, ...] = ()
         self._fixed: list[Array] = []  # parameters and buffers, at their addresses
 
-    def __call__(self, state: State, batch: Batch) -> Summed | None:
-        """None if the batch must be computed without a graph."""
-        layers = drop_path_layers(state.model)
+    def __call__(self, state: State, batch: Batch, tensors: Iterable[Tensor]) -> Summed | None:
+        """None if the batch must be computed without a graph. `tensors` are the parameters and buffers of the model."""
+        layers, fixed = drop_path_layers(state.modules), [tensor.data for tensor in tensors]
         if self.refused or not _can_capture() or any(layer.rate > MOST_DROPPED for layer in layers):
             return None
         numbers = _numbers(batch, layers)
-        if not self._fits(state, batch) and not self._make(state, batch, layers, numbers):
-            return None
+        same = len(fixed) == len(self._fixed) and all(map(is_, fixed, self._fixed))
+        if self.graph is None or not same or self._key != _key(state, batch):
+            self._fixed = fixed
+            if not self._make(state, batch, layers, numbers):
+                return None
         assert self.graph is not None
         self._images[...] = batch.images
         for name, values in batch.targets.items():
@@ -53,11 +57,6 @@ class StepGraph:
         self.launches += 1
         return self.graph.result
 
-    def _fits(self, state: State, batch: Batch) -> bool:
-        """True if the graph was made for a batch like this one."""
-        same = len(self._fixed) == len(fixed := _fixed(state)) and all(map(is_, self._fixed, fixed))
-        return self.graph is not None and same and self._key == _key(state, batch)
-
     def _make(self, state: State, batch: Batch, layers: list[Any], numbers: np.ndarray) -> bool:
         """Make the graph with a batch, launch it with the same, and compare."""
         if self.made > 2 and self.launches < LEAST_LAUNCHES * self.made:
@@ -65,7 +64,7 @@ class StepGraph:
         self.graph, self.made = None, self.made + 1
         xp = array_module(batch.images)
         xp.get_default_memory_pool().free_all_blocks()  # a graph has a pool of its own
-        self._key, self._fixed = _key(state, batch), _fixed(state)
+        self._key = _key(state, batch)
         self._images, self._targets = batch.images.copy(), {name: a.copy() for name, a in batch.targets.items()}
         self._numbers = xp.asarray(numbers)
         scale, factors = self._numbers[0], self._numbers[1:].reshape(len(layers), len(batch.images))
@@ -76,15 +75,17 @@ class StepGraph:
             with drop_path_factors(layers, factors), modes.changed(halves=state.halves() if half else None):
                 return sum_share(state, 0, fixed)
 
+        gradients = state.buffer(0, 0).array  # outside of the graph's memory
         before = [(buffer, buffer.data.copy()) for _, buffer in state.model.named_buffers()]
         try:
             graph = Graph(work, device_of(batch.images))
         except (RuntimeError, NotImplementedError) as error:  # CuPy's and CUDA's, and CaptureError
+            if cuda.is_out_of_memory(error):
+                raise
             return self._refuse(str(error).splitlines()[0])
         finally:
             for buffer, value in before:
                 buffer.data[...] = value
-        gradients = state.buffer(0, 0).array
         want = gradients.copy()
         graph.launch()
         for buffer, value in before:
@@ -107,9 +108,8 @@ def _can_capture() -> bool:
 
 def _numbers(batch: Batch, layers: list[Any]) -> np.ndarray:
     """The loss scale, and the factors of all layers of stochastic depth: all that a batch draws on the host."""
-    with random.using(batch.stream):
-        factors = [layer.factors(len(batch.images)) for layer in layers]
-    return np.concatenate([np.array([batch.scale]), *factors]).astype(np.float32)
+    factors = drawn_factors(layers, len(batch.images), batch.stream) if layers else np.empty(0, np.float32)
+    return np.concatenate([np.array([batch.scale], np.float32), factors.ravel()])
 
 
 def _key(state: State, batch: Batch) -> tuple[Any, ...]:
@@ -117,7 +117,3 @@ def _key(state: State, batch: Batch) -> tuple[Any, ...]:
     arrays = {"": batch.images, **batch.targets}
     shapes = {name: (a.shape, a.dtype) for name, a in arrays.items()}
     return state, batch.objective, shapes, state.settings, modes.current()
-
-
-def _fixed(state: State) -> list[Array]:
-    return [tensor.data for _, tensor in state.model.named_tensors()]

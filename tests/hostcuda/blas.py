@@ -220,4 +220,4 @@ def install() -> None:
     cupy_backends.cuda.libs.cublas = module
     from autograd import cublas
 
-    cublas.load = Library
+    cublas.load, cublas.WORKSPACE = Library, 256  # it needs none

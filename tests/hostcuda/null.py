@@ -19,8 +19,11 @@ import sys
 import time
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
+
+from autograd import cublas
 
 from . import blas, counters, runtime, unsupported
 from .hooks import hook
@@ -54,6 +57,7 @@ class Launch(NamedTuple):
 class Step(NamedTuple):
     """What one training step asks of the GPU, and costs the host."""
 
+    graph_launches: int  # whose launches, products and copies are not counted
     launches: list[Launch]
     gemms: list[counters.Gemm]
     to_device: int  # copies
@@ -70,13 +74,14 @@ class NullDevice:
     def __init__(self) -> None:
         os.environ["CUPY_ACCELERATORS"] = ""
         self.gemms: list[counters.Gemm] = []
+        self.graph_launches = 0
         self._names: dict[int, str] = {}
         self._next, self._pinned = 1 << 40, dict[int, Any]()
         own_runtime = runtime.RUNTIME | {
             "malloc": self._allocate, "free": lambda address: None, "hostAlloc": self._pin,
             "freeHost": lambda address: self._pinned.pop(address, None) and None,
             "memGetInfo": lambda: (1 << 39, 1 << 39), "getDevice": lambda: 0, "setDevice": lambda device: None,
-            "memcpy": self._copy, "memcpyAsync": self._copy,
+            "memcpy": self._copy, "memcpyAsync": self._copy, "graphLaunch": self._launch_graph,
         }  # fmt: skip
         own_driver = runtime.DRIVER | {
             "moduleLoadData": lambda image: 1, "moduleGetFunction": self._function,
@@ -92,6 +97,7 @@ class NullDevice:
             blas.install()
             library: Any = sys.modules[blas.NAME]
             library.gemmEx, library.gemmStridedBatchedEx = self._gemm, self._gemm_batch
+            cublas.load = lambda: _Library(self)
             unsupported.before_import()
             import cupy
 
@@ -105,7 +111,7 @@ class NullDevice:
         self._copied = (ctypes.c_long * 5).in_dll(self._runtime, "copied")
 
     def reset(self) -> None:
-        self._launched.value = 0
+        self._launched.value = self.graph_launches = 0
         self._copied[:] = [0] * 5
         self.gemms.clear()
 
@@ -117,6 +123,9 @@ class NullDevice:
         """To the device, to the host, and from one place on the device to another."""
         _, to_device, to_host, *on_device = self._copied
         return to_device, to_host, sum(on_device)
+
+    def _launch_graph(self, graph: int, stream: int) -> None:
+        self.graph_launches += 1
 
     def _allocate(self, size: int) -> int:
         address, self._next = self._next, self._next + (size + 1023) // 512 * 512
@@ -152,7 +161,19 @@ class NullDevice:
         self.gemms.append(counters.Gemm("gemmStridedBatchedEx", batch, m, n, k, type_a, type_c, kind))
 
 
-def measure(name: str, batch: int, precision: str, drop_path: float, steps: int = 5) -> Step:
+class _Library(blas.Library):
+    def __init__(self, device: NullDevice) -> None:
+        super().__init__()
+        self.cublasGemmEx = _counted(device._gemm)
+        self.cublasGemmStridedBatchedEx = _counted(device._gemm_batch)
+
+
+def _counted(product: Callable[..., None]) -> Callable[..., int]:
+    """As a function of libcublas, which returns 0 for success."""
+    return lambda *arguments: product(*arguments) or 0
+
+
+def measure(name: str, batch: int, precision: str, drop_path: float, graph: bool, steps: int = 5) -> Step:
     """One training step of a model, after two that fill caches and the pool."""
     device = NullDevice()
     import cupy
@@ -163,7 +184,7 @@ def measure(name: str, batch: int, precision: str, drop_path: float, steps: int 
     family, config = find_model(name)
     config = replace(config, drop_path_rate=drop_path)
     model = family.model.from_config(config, 0)
-    trainer = Trainer(model, Recipe(clip_norm=1.0, ema_decay=0.9, precision=precision), "cuda")
+    trainer = Trainer(model, Recipe(clip_norm=1.0, ema_decay=0.9, precision=precision), "cuda", graph=graph)
     images, labels = cupy.empty((batch, 3, *model.img_size), "float32"), cupy.zeros(batch, "int64")
     times = []
     for i in range(2 + steps):
@@ -174,7 +195,9 @@ def measure(name: str, batch: int, precision: str, drop_path: float, steps: int 
     copies = device.copies()
     launches, gemms = device.launches(), list(device.gemms)
     held = cupy.get_default_memory_pool().total_bytes() / 2**30
-    return Step(launches, gemms, *copies, min(times), min(_additions() for _ in range(steps)), held)
+    return Step(
+        device.graph_launches, launches, gemms, *copies, min(times), min(_additions() for _ in range(steps)), held
+    )
 
 
 def _additions(count: int = 2000) -> float:
@@ -194,14 +217,16 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--precision", default="fp16")
     parser.add_argument("--drop-path", type=float, default=0.0)
+    parser.add_argument("--graph", action="store_true", help="forward and backward are one CUDA graph")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    step = measure(args.model, args.batch, args.precision, args.drop_path)
+    step = measure(args.model, args.batch, args.precision, args.drop_path, args.graph)
     if args.json:
         print(json.dumps(step._asdict()))
         return
     print(f"{args.model}, batch {args.batch}, {args.precision}, drop rate {args.drop_path}: "
-          f"{len(step.launches)} launches, {len(step.gemms)} calls of cuBLAS, {step.to_device} copies to the device, "
+          f"{step.graph_launches} graph launches, {len(step.launches)} launches, {len(step.gemms)} calls of cuBLAS, "
+          f"{step.to_device} copies to the device, "
           f"{step.to_host} to the host, {step.on_device} on the device; {1e3 * step.seconds:.0f} ms of the host, as "
           f"{step.seconds / step.unit:.0f} times cupy.add ({1e6 * step.unit:.1f} us); pool {step.pool_gigabytes:.2f} GB"
     )  # fmt: skip

@@ -2,7 +2,6 @@
 
 import itertools
 from contextlib import nullcontext
-from importlib import import_module
 
 import numpy as np
 import pytest
@@ -13,9 +12,9 @@ from autograd import Tensor, ops, random
 from autograd.backend import to_device
 from autograd.random import Stream
 from minicait import nn
+from minicait.nn import drop
 from tests import stand_in_cupy
 
-module = import_module("minicait.nn.residual")  # the package has a function of that name
 SAMPLES, TOKENS, DIM, HIDDEN = 5, 3, 6, 8
 STREAM = Stream(seed=3)  # which drops some samples of each branch, and not all
 SCALES = {"none": 0, "one number": 1, "channels": DIM}
@@ -222,7 +221,7 @@ def test_samples_are_drawn_the_same_way_on_any_device(monkeypatch):
 
     monkeypatch.setattr(ops, "linear_residual", remember)
     with stand_in_cupy.installed(monkeypatch):
-        monkeypatch.setattr(module, "to_device", lambda x, device: copies.append(device) or to_device(x, device))
+        monkeypatch.setattr(drop, "to_device", lambda x, device: copies.append(device) or to_device(x, device))
         outputs = []
         for device, at_once in (("cpu", True), ("cpu", False), ("cuda", True), ("cuda", False)):
             rows.append([])
