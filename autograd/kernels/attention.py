@@ -57,6 +57,7 @@ def mix_heads(maps: Array, weight: Array, out: Array | None = None) -> Array:
     arguments = "raw T maps, raw W weight, int64 positions"
     formula = f"constexpr int HEADS = {heads};{_MIX}"
     kernel = elementwise(arguments, "raw T out", formula, "mix_heads", maps.dtype.name)
+    weight = array_module(maps).ascontiguousarray(weight)  # other strides would be divided by, for every value
     kernel(maps, weight, np.int64(queries * keys), out, size=batch * queries * keys)
     return out
 

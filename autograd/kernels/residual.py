@@ -14,13 +14,12 @@ weight and a scale that starts at 1e-5, so on a GPU a launch after the matrix pr
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from ..backend import Array, array_module
-from .launch import elementwise, launch_rows, on_gpu
+from .launch import index_type, launch_rows, on_gpu, sized
 from .product import product
 from .sums import as_rows, row_dots, sum_over_rows, widened
 
@@ -61,7 +60,7 @@ def linear_residual(
     y = product(as_rows(h), weight.T)
     z = array_module(x).empty(x.shape, x.dtype) if rows is None else x.copy()
     arguments = f"raw T x, raw H y, raw T bias, raw T scale, bool has_scale, T factor, {_INDEX_ARGUMENTS}"
-    kernel = _kernel(arguments, "raw T z", _ADD, "linear_residual", x.dtype.name, *_sizes(x))
+    kernel = _kernel(arguments, "raw T z", _ADD, "linear_residual", x)
     scales = bias if scale is None else scale, np.bool_(scale is not None), x.dtype.type(factor)
     kernel(x, y, bias, *scales, *_index_arguments(x, rows), z, size=y.size)
     return z
@@ -79,18 +78,10 @@ def _index_arguments(x: Array, rows: Array | None) -> tuple[Any, ...]:
     return array_module(x).empty(0, np.int64) if rows is None else rows, np.bool_(rows is not None)
 
 
-def _sizes(x: Array) -> tuple[str, int, int]:
-    """The type of indices (32 bits divide faster), and the values of a token and of a sample."""
-    return "unsigned int" if x.size < 2**31 else "long long", x.shape[-1], x.size // max(1, x.shape[0])
-
-
-@cache
-def _kernel(
-    arguments: str, results: str, formula: str, name: str, dtype: str, index: str, channels: int, sample: int
-) -> Any:
-    """Sizes are constants: divisions by them are products."""
-    constants = f"typedef {index} index_t; constexpr index_t CHANNELS = {channels}, SAMPLE = {sample};"
-    return elementwise(arguments, results, constants + _INDEX + _SCALE + formula, name, dtype)
+def _kernel(arguments: str, results: str, formula: str, name: str, x: Array) -> Any:
+    """A kernel that knows the values of a token and of a sample of x."""
+    sizes = {"CHANNELS": x.shape[-1], "SAMPLE": x.size // max(1, x.shape[0])}
+    return sized(arguments, results, _INDEX + _SCALE + formula, name, x.dtype.name, index_type(x), **sizes)
 
 
 # First half of the gradient: g of the samples that have a branch, as rows, and dh if it is needed.
@@ -119,7 +110,7 @@ def _branch_grad_cuda(
     """Scale g before it is rounded to float16, the dtype of h."""
     xp = array_module(g)
     arguments = f"raw T g, raw T scale, bool has_scale, T factor, {_INDEX_ARGUMENTS}"
-    kernel = _kernel(arguments, "H plain, H scaled", _ROUND, "residual_gradients", g.dtype.name, *_sizes(g))
+    kernel = _kernel(arguments, "H plain, H scaled", _ROUND, "residual_gradients", g)
     scales = g if scale is None else scale, np.bool_(scale is not None), g.dtype.type(factor)
     plain, scaled = (xp.empty((h.size // h.shape[-1], g.shape[-1]), h.dtype) for _ in range(2))
     kernel(xp.ascontiguousarray(g), *scales, *_index_arguments(g, rows), plain, scaled)
