@@ -89,9 +89,7 @@ class NullDevice:
 
             self._runtime = hook(cuda_runtime, own_runtime, QUICK, COPIED)
             self._driver = hook(driver, own_driver, {"launchKernel": LAUNCH}, LAUNCHED)
-            blas.install()
-            library: Any = sys.modules[blas.NAME]
-            library.gemmEx, library.gemmStridedBatchedEx = self._gemm, self._gemm_batch
+            self.install_blas()
             unsupported.before_import()
             import cupy
 
@@ -103,6 +101,11 @@ class NullDevice:
         self._launched = ctypes.c_long.in_dll(self._driver, "launched")
         self._launches = (ctypes.c_ssize_t * 3 * MOST).in_dll(self._driver, "launches")
         self._copied = (ctypes.c_long * 5).in_dll(self._runtime, "copied")
+
+    def install_blas(self) -> None:
+        blas.install()
+        library: Any = sys.modules[blas.NAME]
+        library.gemmEx, library.gemmStridedBatchedEx = self._gemm, self._gemm_batch
 
     def reset(self) -> None:
         self._launched.value = 0
