@@ -10,6 +10,7 @@ Patches are padded with zeros to a multiple of 8 values: then cuBLAS is faster w
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -46,24 +47,25 @@ _COL2IM = """
 """
 
 
-def _kernel(name: str, patches: Array, image: tuple[int, ...], geometry: Geometry) -> Any:
+@cache
+def _kernel(name: str, dtype: str, index: str, image: tuple[int, ...], geometry: Geometry) -> Any:
     """Sizes are constants: those of images (H, W, C), of the kernel, and of its positions."""
     arguments = "raw T x, int64 image, int64 line, int64 pixel, int64 channel" if name == "im2col" else "raw T x"
     (rows, columns), length = geometry.output_size(*image[:2]), math.prod(geometry.kernel) * image[2]
-    values = *image, *sum(geometry, ()), rows, columns, length, patches.shape[-1]
+    values = *image, *sum(geometry, ()), rows, columns, length, _padded(length)
     names = "H", "W", "C", "KH", "KW", "SH", "SW", "PH", "PW", "ROWS", "COLUMNS", "LENGTH", "PADDED"
-    source, index = _IM2COL if name == "im2col" else _COL2IM, index_type(patches)
-    return sized(arguments, "T y", source, name, patches.dtype.name, index, **dict(zip(names, values, strict=True)))
+    source, sizes = _IM2COL if name == "im2col" else _COL2IM, dict(zip(names, values, strict=True))
+    return sized(arguments, "T y", source, name, dtype, index, **sizes)
 
 
 def _im2col(x: Array, geometry: Geometry, patches: Array) -> Array:
-    steps = (np.int64(stride // x.itemsize) for stride in x.strides)
-    _kernel("im2col", patches, x.shape[1:], geometry)(x, *steps, patches)
+    steps = [np.int64(stride // x.itemsize) for stride in x.strides]
+    _kernel("im2col", x.dtype.name, index_type(patches), x.shape[1:], geometry)(x, *steps, patches)
     return patches
 
 
 def _col2im(patches: Array, geometry: Geometry, dx: Array) -> None:
-    _kernel("col2im", patches, dx.shape[1:], geometry)(patches, dx)
+    _kernel("col2im", dx.dtype.name, index_type(patches), dx.shape[1:], geometry)(patches, dx)
 
 
 def _strips(x: Array, geometry: Geometry) -> list[tuple[slice, Array]]:

@@ -22,6 +22,7 @@ from .parts import sum_rows
 
 FEW = 256  # at most this many values are added one by one
 SLABS = 64
+MANY_ROWS, MANY_COLUMNS = 512, 8192  # more rows and fewer columns are too much for one block each
 BLAS_LIMIT = 4096  # BLAS adds at most this many values: its errors grow faster than those of `total`
 
 
@@ -47,11 +48,12 @@ def total(x: Array, axis: Any = None, keepdims: bool = False, dtype: Any = None)
 
 
 def _over_rows(x: Array, axis: Any) -> bool:
-    """True for sums over the first axes of an array on a GPU, which `parts` adds up by many blocks."""
+    """True for sums over many rows of an array on a GPU. CuPy has a block for 32 columns, `parts` enough of them."""
     if not on_gpu(x) or not x.flags.c_contiguous:
         return False
     axes = sorted(_axes(x, axis))
-    return axes == [*range(len(axes))] and 0 < len(axes) < x.ndim
+    columns = math.prod(x.shape[len(axes) :])
+    return axes == [*range(len(axes))] and columns < MANY_COLUMNS and x.size > MANY_ROWS * columns
 
 
 def _total_of_rows(x: Array, axis: Any, keepdims: bool, dtype: Any) -> Array:

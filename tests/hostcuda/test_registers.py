@@ -8,7 +8,7 @@ import re
 import pytest
 
 from autograd import kernels
-from autograd.kernels import Geometry, fused_heads, launch, parts
+from autograd.kernels import Geometry, fused_heads, im2col, launch, parts
 from tests.hostcuda import gxx
 from tests.hostcuda.compiler import ARCHITECTURES
 
@@ -45,9 +45,9 @@ def test_fused_heads(cp, name, most, heads, keys):
 
 
 NAMES = [
-    "affine", "affine_grad", "batch_moments", "batch_norm", "batch_norm_input", "batch_norm_sums", "col2im", "depthwise",
-    "depthwise_input", "depthwise_weight", "im2col", "layer_norm", "layer_norm_grad", "merge_moments", "merge_sums",
-    "positive", "sigmoid", "sigmoid_grad", "softmax_of_rows", "softmax_of_rows_grad", "sum_rows",
+    "affine", "affine_grad", "batch_moments", "batch_norm", "batch_norm_input", "batch_norm_sums", "col2im",
+    "depthwise", "depthwise_input", "depthwise_weight", "im2col", "layer_norm", "layer_norm_grad", "merge_moments",
+    "merge_sums", "positive", "sigmoid", "sigmoid_grad", "softmax_of_rows", "softmax_of_rows_grad", "sum_rows",
 ]  # fmt: skip
 MOST = {"layer_norm_grad": 64}  # of the others, 40: then an SM runs 1536 threads at a time
 
@@ -86,7 +86,7 @@ def codes():
 
     cupy.cuda.compiler._compile_module_with_cache = noting
     try:
-        for cached in (launch.compiled, launch.elementwise, launch.sized, parts._compiled):
+        for cached in (launch.compiled, launch.elementwise, launch.sized, parts._compiled, im2col._kernel):
             cached.cache_clear()
         run_all(cupy)
     finally:
