@@ -106,7 +106,8 @@ class TokenLinear(Function):
 
     @staticmethod
     def backward(ctx: Context, g: Array) -> Any:
-        return kernels.token_linear_grad(g, *ctx.saved, ctx.needs)  # for x, weight, bias
+        x, weight, wide = ctx.saved
+        return kernels.token_linear_grad(g, x, weight, wide, ctx.needs)  # for x, weight, bias
 
     @staticmethod
     def reference(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
