@@ -24,6 +24,7 @@ query          attention of one query, without keys and values
 residual       the end of a residual branch
 sigmoid        sigmoid
 softmax        softmax, log_softmax, logsumexp
+sum_products   the gradient of a factor that was broadcast
 sums           accurate sums and means, and fast ones over rows and columns
 token_linear   a linear layer along the tokens
 windows        the values under a convolution's kernel
@@ -57,6 +58,7 @@ from .query import query_attention, query_attention_grad
 from .residual import linear_residual, linear_residual_grad
 from .sigmoid import sigmoid, sigmoid_grad
 from .softmax import log_softmax, log_softmax_grad, logsumexp, softmax, softmax_grad
+from .sum_products import sum_products
 from .sums import as_rows, centred, mean, row_dots, sum_over_rows, total, widened
 from .token_linear import token_linear, token_linear_grad
 from .windows import Geometry
@@ -67,6 +69,6 @@ __all__ = [
     "gather", "gelu", "lamb", "layer_norm", "layer_norm_grad", "linear_residual", "linear_residual_grad",
     "log_softmax", "log_softmax_grad", "logsumexp", "masked", "mean", "moments", "move_average", "positive",
     "product", "query_attention", "query_attention_grad", "row_dots", "self_attention", "self_attention_grad",
-    "sigmoid", "sigmoid_grad", "softmax", "softmax_grad", "squares", "sum_over_rows", "talking_heads",
-    "talking_heads_grad", "token_linear", "token_linear_grad", "total", "widened",
+    "sigmoid", "sigmoid_grad", "softmax", "softmax_grad", "squares", "sum_over_rows", "sum_products",
+    "talking_heads", "talking_heads_grad", "token_linear", "token_linear_grad", "total", "widened",
 ]  # fmt: skip

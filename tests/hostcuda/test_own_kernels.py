@@ -1,5 +1,6 @@
 """The engine's own CUDA kernels: correct for rows of any length and any order of the warps, and one launch each."""
 
+import importlib
 import signal
 import subprocess
 import sys
@@ -121,6 +122,22 @@ def test_sums_over_the_first_axes(cp, axis, keepdims, dtype):
     with hostcuda.counting() as count:
         close(kernels.total(cp.asarray(x), 0), kernels.total(x, 0))
     assert "sum_rows" not in count.kernels  # eight rows are few
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(5,), (1, 5), (2, 1, 1, 5), (2, 1, 3, 5), (70, 3, 5)])
+def test_the_gradient_of_a_factor(cp, shape, dtype, monkeypatch):
+    module = importlib.import_module("autograd.kernels.sum_products")
+    monkeypatch.setattr(module, "LEAST_ROWS", 50)
+    g, x = draw(2, 70, 3, 5, dtype=dtype), draw(2, 70, 3, 5, dtype=dtype)[::-1]
+    with hostcuda.counting() as count:
+        there = kernels.sum_products(cp.asarray(g), cp.asarray(x), shape)
+    assert count.kernels[-2:] == ["sum_products", "merge_sums"] and count.launches <= 3  # x is copied first
+    wide = np.promote_types(dtype, "float32")
+    close(there, kernels.sum_products(g.astype(wide), x.astype(wide), shape).astype(dtype))
+    for odd in ((2, 70, 3, 1), (2, 1, 3, 1)):  # over the last axis, CuPy sums
+        got = kernels.sum_products(cp.asarray(g.astype(wide)), cp.asarray(x.astype(wide)), odd)
+        close(got, kernels.sum_products(g.astype(wide), x.astype(wide), odd))
 
 
 def test_layer_norm_of_rows_that_are_too_long_for_shared_memory(cp):
