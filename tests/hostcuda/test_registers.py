@@ -77,23 +77,25 @@ def run_all(cp):
 
 @pytest.fixture(scope="module")
 def codes():
-    """The sources of all kernels that run, by name, as they are compiled."""
+    """The sources of all kernels that run, by name."""
     import cupy
 
-    found, compile_module = {}, cupy.cuda.compiler._compile_module_with_cache
+    found, raw, elementwise = {}, cupy.RawKernel, cupy.ElementwiseKernel
 
-    def noting(source, *args, **options):
-        found.update((name, source) for name in re.findall(r"void (\w+)\s*\(", source))
-        return compile_module(source, *args, **options)
+    def noted(kind, place_of_name):
+        def make(*arguments):
+            found[arguments[place_of_name]] = kernel = kind(*arguments)
+            return kernel
 
-    cupy.cuda.compiler._compile_module_with_cache = noting
-    try:
+        return make
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cupy, "RawKernel", noted(raw, 1))
+        patch.setattr(cupy, "ElementwiseKernel", noted(elementwise, 3))
         for cached in (launch.compiled, launch.elementwise, launch.sized, parts.compiled_parts, im2col._kernel):
             cached.cache_clear()
         run_all(cupy)
-    finally:
-        cupy.cuda.compiler._compile_module_with_cache = compile_module
-    return found
+    return {name: kernel.code if isinstance(kernel, raw) else kernel.cached_code for name, kernel in found.items()}
 
 
 @pytest.mark.parametrize("name", NAMES)
