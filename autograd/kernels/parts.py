@@ -72,6 +72,7 @@ def launch_parts(source: str, name: str, x: Array, *arguments: Any) -> None:
 
 @cache
 def compiled_parts(source: str, name: str, dtype: str) -> Any:
+    """A kernel whose blocks have a part of the rows (blockIdx.x) and 32 channels (blockIdx.y): PART and EACH_ROW."""
     return compiled(_PARTS + source, name, dtype)
 
 

@@ -1,8 +1,8 @@
-"""The gradient of a factor w that was broadcast to the shape of x, in y = w x: the sum of g * x over the axes of w that
-are missing or 1.
+"""The gradient of a factor w that was broadcast to the shape of x, in y = w x, on a GPU: the sum of g * x over the axes
+of w that are missing or 1, without an array of the products.
 
-On a GPU, arrays are seen as (outer, rows, columns), and the sum goes over rows: all tokens for a factor of each
-channel, or the pixels of a sample for one of each sample and channel. The products are not stored.
+Arrays are seen as (outer, rows, columns), and the sum goes over rows: all tokens for a factor of each channel, or the
+pixels of a sample for one of each sample and channel.
 """
 
 from __future__ import annotations
@@ -16,20 +16,9 @@ import numpy as np
 from ..backend import Array, array_module
 from .launch import THREADS, on_gpu
 from .parts import LEAST_ROWS, MOST_PARTS, compiled_parts, merge
-from .sums import total, wide_dtype
+from .sums import wide_dtype
 
 MOST_OUTER = 65535  # the largest grid of CUDA along its third axis
-
-
-def _sum_products_numpy(g: Array, x: Array, shape: tuple[int, ...]) -> Array:
-    return total(g * x, _axes(g.shape, shape)).reshape(shape)
-
-
-@cache
-def _axes(shape: tuple[int, ...], own: tuple[int, ...]) -> tuple[int, ...]:
-    added = len(shape) - len(own)
-    return (*range(added), *(added + i for i, size in enumerate(own) if size == 1))
-
 
 _CUDA = """
 extern "C" __global__ void sum_products(
@@ -52,7 +41,8 @@ extern "C" __global__ void sum_products(
 @cache
 def _as_rows(shape: tuple[int, ...], own: tuple[int, ...]) -> tuple[int, int, int] | None:
     """(outer, rows, columns), or None if the sum goes over other axes than neighbouring ones before the last."""
-    axes = [axis for axis in _axes(shape, own) if shape[axis] > 1]
+    own = (1,) * (len(shape) - len(own)) + own
+    axes = [axis for axis, size in enumerate(own) if size == 1 < shape[axis]]
     if not axes or axes != [*range(axes[0], axes[-1] + 1)] or axes[-1] == len(shape) - 1:
         return None
     parts = shape[: axes[0]], shape[axes[0] : axes[-1] + 1], shape[axes[-1] + 1 :]
@@ -71,8 +61,9 @@ def _sum_products_cuda(g: Array, x: Array, shape: tuple[int, ...], sizes: tuple[
     return merge(sums, g.dtype)
 
 
-def sum_products(g: Array, x: Array, shape: tuple[int, ...]) -> Array:
-    """The gradient of a factor of `shape`."""
-    if on_gpu(g) and g.shape == x.shape and g.dtype == x.dtype and (sizes := _as_rows(g.shape, shape)) is not None:
-        return _sum_products_cuda(g, x, shape, sizes)
-    return _sum_products_numpy(g, x, shape)
+def sum_products(g: Array, x: Any, shape: tuple[int, ...]) -> Array | None:
+    """The gradient of a factor of `shape`; None on the CPU, and where the axes are others."""
+    if not on_gpu(g) or getattr(x, "shape", None) != g.shape or x.dtype != g.dtype:
+        return None
+    sizes = _as_rows(g.shape, shape)
+    return None if sizes is None else _sum_products_cuda(g, x, shape, sizes)

@@ -56,8 +56,8 @@ class Multiply(Function):
 def _factor_gradient(ctx: Context, i: int, g: Array, other: Any) -> Array | None:
     if not ctx.needs[i] or not ctx.parents:
         return None
-    shape = ctx.parents[i].shape
-    return g * other if shape == g.shape else kernels.sum_products(g, other, shape)
+    fused = kernels.sum_products(g, other, ctx.parents[i].shape)
+    return ctx.unbroadcast(i, g * other) if fused is None else fused
 
 
 class Divide(Function):
