@@ -57,6 +57,7 @@ def mix_heads(maps: Array, weight: Array, out: Array | None = None) -> Array:
     arguments = "raw T maps, raw W weight, int64 positions"
     formula = f"constexpr int HEADS = {heads};{_MIX}"
     kernel = elementwise(arguments, "raw T out", formula, "mix_heads", maps.dtype.name)
+    weight = array_module(maps).ascontiguousarray(weight)  # other strides would be divided by, for every value
     kernel(maps, weight, np.int64(queries * keys), out, size=batch * queries * keys)
     return out
 
@@ -104,25 +105,25 @@ def attention_grad(g: Array, q: Array, k: Array, v: Array, maps: Array) -> tuple
     return dq, dk, dv
 
 
-def self_attention(qkv: Array, heads: int, mask: Array | None = None) -> tuple[Array, Array]:
-    """Like `attention`, with q, k and v side by side in (B, N, 3d)."""
-    q, k, v = heads_apart(qkv, heads, 3)
-    return _attend(q, k, v, mask)
+def self_attention(qkv: Array, heads: int, mask: Array | None = None) -> tuple[Array, Array, Array]:
+    """Like `attention`, with q, k and v side by side in (B, N, 3d). Also q, k and v apart, for the gradient."""
+    q, k, v = apart = heads_apart(qkv, heads, 3)
+    return *_attend(q, k, v, mask), apart
 
 
-def self_attention_grad(g: Array, qkv: Array, maps: Array) -> Array:
+def self_attention_grad(g: Array, apart: Array, maps: Array) -> Array:
     """The gradient for qkv."""
-    q, k, v = heads_apart(qkv, maps.shape[1], 3)
+    q, k, v = apart
     dqkv = empty_heads(q, 3)
     _attend_grad(g, (q, k, v), maps, out=dqkv)
     return heads_together(dqkv)
 
 
 def _attend(q: Array, k: Array, v: Array, mask: Array | None) -> tuple[Array, Array]:
-    scores = product(q, k.swapaxes(-1, -2), scale=_scale(q))
+    scores = product(q, k.swapaxes(-1, -2), out=_empty_maps(q, k), scale=_scale(q))
     if mask is not None:
         array_module(scores).copyto(scores, -np.inf, where=~mask)
-    maps = softmax_of_rows(scores)
+    maps = softmax_of_rows(scores, overwrite=True)
     (y,) = result = empty_heads(q, 1)
     product(maps, v, out=y)
     return heads_together(result), maps
@@ -132,7 +133,7 @@ def _attend_grad(g: Array, qkv: tuple[Array, ...], maps: Array, out: Sequence[Ar
     (g,) = heads_apart(g, maps.shape[1])
     (q, k, v), (dq, dk, dv) = qkv, out
     product(maps.swapaxes(-1, -2), g, out=dv)
-    dscores = softmax_of_rows_grad(product(g, v.swapaxes(-1, -2)), maps)
+    dscores = softmax_of_rows_grad(product(g, v.swapaxes(-1, -2), out=_empty_maps(g, v)), maps)
     scale = _scale(q)
     product(dscores, k, out=dq, scale=scale)
     product(dscores.swapaxes(-1, -2), q, out=dk, scale=scale)
@@ -170,7 +171,7 @@ def _talking_heads_fused(
 ) -> tuple[Array, tuple[Array, ...], None, None]:
     q, k, v = apart = heads_apart(qkv, weight_l.shape[0], 3)
     product_scale, weight_scale = _scales(q)
-    scores = product(q, k.swapaxes(-1, -2), out=_empty_maps(q), scale=product_scale)
+    scores = product(q, k.swapaxes(-1, -2), out=_empty_maps(q, k), scale=product_scale)
     y = product(mix_softmax_mix(scores, weight_l, weight_w, weight_scale), v)
     sum_v = column_sums(v)
     return heads_together(y[None], 0, bias_w, sum_v), (apart, sum_v), None, None
@@ -210,8 +211,8 @@ def _talking_heads_grad_fused(
     q, k, v = apart
     product_scale, weight_scale = _scales(q)
     (g,) = heads_apart(g, weight_l.shape[0])
-    scores = product(q, k.swapaxes(-1, -2), out=_empty_maps(q), scale=product_scale)
-    d = product(g, v.swapaxes(-1, -2), out=_empty_maps(q))
+    scores = product(q, k.swapaxes(-1, -2), out=_empty_maps(q, k), scale=product_scale)
+    d = product(g, v.swapaxes(-1, -2), out=_empty_maps(g, v))
     dweight_l, dweight_w = mix_softmax_mix_grad(scores, d, weight_l, weight_w, weight_scale)
     dscores, mixed = scores, d
     dq, dk, dv = dqkv = empty_heads(q, 3)
@@ -231,9 +232,9 @@ def _zero_like(x: Array) -> Array:
     return array_module(x).zeros_like(x)
 
 
-def _empty_maps(q: Array) -> Array:
-    batch, heads, tokens, _ = q.shape
-    return empty_maps(q, (batch, heads, tokens, tokens))
+def _empty_maps(q: Array, k: Array) -> Array | None:
+    """Room for maps on a GPU, whose rows cuBLAS is faster with if they are padded."""
+    return empty_maps(q, (*q.shape[:-1], k.shape[-2])) if on_gpu(q) else None
 
 
 def _scale(head: Array) -> float:

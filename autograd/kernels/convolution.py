@@ -4,8 +4,8 @@
 
 A row of P is one window of x (see `windows`), the same row of y and g its outputs. The way from x to P is known as
 im2col, the way from dP to dx as col2im. Windows overlap, so P takes up to kh kw times the memory of x. It is therefore
-made in strips, some rows of one sample or some samples at a time, and made again for backward. On the CPU, a strip is
-still in the cache when BLAS reads it. On a GPU, it is large enough to keep all of it busy.
+made in strips, some rows of one sample or some samples at a time, and made again for backward. A strip is still in the
+cache when BLAS reads it. `im2col` does the same on a GPU.
 
 With stride 1, dx is a convolution as well: of g, with the kernel rotated by 180 degrees and inputs and outputs swapped.
 
@@ -28,13 +28,14 @@ import numpy as np
 
 from .. import modes
 from ..backend import Array, array_module
+from . import im2col
 from .depthwise import depthwise, depthwise_grad_input, depthwise_grad_weight
+from .launch import on_gpu
 from .product import product
 from .sums import as_rows, wide_dtype
 from .windows import Geometry, Pair, inside, padded_zeros, windows
 
 CPU_STRIP = 1 << 20  # bytes: the level 2 cache of a core
-GPU_STRIP = 1 << 26
 MOST_PARTS = 8  # of a batch whose samples are distributed: each has a gradient of the weight
 
 
@@ -42,7 +43,7 @@ def _strip_size(x: Array, outputs: int, geometry: Geometry) -> Pair:
     """Samples and rows in a strip. It takes at least twice the memory of the weight, which every product reads."""
     rows, columns = geometry.output_size(*x.shape[1:3])
     window = math.prod(geometry.kernel) * x.shape[-1] * x.dtype.itemsize
-    size = max(CPU_STRIP if isinstance(x, np.ndarray) else GPU_STRIP, 2 * outputs * window)
+    size = max(CPU_STRIP, 2 * outputs * window)
     count = max(1, size // (columns * window))
     return max(1, min(count // rows, len(x))), min(count, rows)
 
@@ -75,6 +76,8 @@ def _padded(x: Array, samples: int, padding: Pair) -> Iterator[Array]:
 
 
 def _dense(x: Array, weight: Array, bias: Array | None, geometry: Geometry) -> Array:
+    if on_gpu(x):
+        return im2col.conv(x, weight, bias, geometry)
     y = array_module(x).empty((len(x), *geometry.output_size(*x.shape[1:3]), len(weight)), x.dtype)
     matrix = _as_matrix(weight)
     for index, patches in _patches(x, len(weight), geometry):
@@ -93,6 +96,8 @@ def _as_matrix(weight: Array) -> Array:
 
 
 def _dense_grad_weight(g: Array, x: Array, geometry: Geometry) -> Array:
+    if on_gpu(x):
+        return im2col.conv_grad_weight(g, x, geometry)
     outputs, channels = g.shape[-1], x.shape[-1]
     total, part = array_module(x).zeros((2, outputs, math.prod(geometry.kernel) * channels), wide_dtype(x))
     for index, patches in _patches(x, outputs, geometry):
@@ -103,6 +108,8 @@ def _dense_grad_weight(g: Array, x: Array, geometry: Geometry) -> Array:
 def _dense_grad_input(g: Array, x_shape: tuple[int, ...], weight: Array, geometry: Geometry) -> Array:
     if (rotated := geometry.for_gradient()) is not None:
         return _dense(g, weight.swapaxes(0, 1)[:, :, ::-1, ::-1], None, rotated)
+    if on_gpu(g):
+        return im2col.conv_grad_input(g, x_shape, weight, geometry)
     return _col2im(g, x_shape, _as_matrix(weight).T, geometry)
 
 

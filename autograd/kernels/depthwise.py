@@ -17,6 +17,7 @@ import numpy as np
 
 from ..backend import Array, array_module
 from .launch import THREADS, compiled, on_gpu
+from .parts import merge
 from .sums import total, wide_dtype, widened
 from .windows import Geometry, inside, padded_zeros, windows
 
@@ -42,22 +43,27 @@ def _depthwise_numpy(x: Array, taps: Array, bias: Array | None, geometry: Geomet
     return y
 
 
-# A thread for each channel of a line, a row of one sample. The compiler knows the kernel (KH, KW), stride and padding.
+# A thread for each channel of a line, a row of one sample. The compiler knows the kernel (KH, KW), stride and padding,
+# and keeps the taps in registers.
+_TAPS = """
+#define EACH_TAP _Pragma("unroll") for (int m = 0; m < KH; m++) _Pragma("unroll") for (int n = 0; n < KW; n++)
+#define TAPS wide_t taps[KH * KW]; EACH_TAP taps[m * KW + n] = weight[(channel * KH + m) * KW + n];
+"""
 _CUDA = """
 extern "C" __global__ void depthwise(
-    const T* x, const T* taps, const wide_t* bias, T* y, int height, int width, int rows, int columns, int channels
+    const T* x, const T* weight, const wide_t* bias, T* y, int height, int width, int rows, int columns, int channels
 ) {
     const int channel = blockIdx.y * blockDim.x + threadIdx.x, line = blockIdx.x;
     if (channel >= channels) return;
+    TAPS
     for (int column = 0; column < columns; column++) {
         wide_t sum = bias ? bias[channel] : wide_t(0);
-        for (int m = 0; m < KH; m++)
-            for (int n = 0; n < KW; n++) {
-                const int h = line % rows * SH + m - PH, w = column * SW + n - PW;
-                if (h < 0 || h >= height || w < 0 || w >= width) continue;
-                sum += wide_t(x[(((long long)(line / rows) * height + h) * width + w) * channels + channel])
-                    * wide_t(taps[(m * KW + n) * channels + channel]);
-            }
+        EACH_TAP {
+            const int h = line % rows * SH + m - PH, w = column * SW + n - PW;
+            if (h < 0 || h >= height || w < 0 || w >= width) continue;
+            sum += wide_t(x[(((long long)(line / rows) * height + h) * width + w) * channels + channel])
+                * taps[m * KW + n];
+        }
         y[((long long)line * columns + column) * channels + channel] = sum;
     }
 }
@@ -65,14 +71,14 @@ extern "C" __global__ void depthwise(
 
 
 def depthwise(x: Array, weight: Array, bias: Array | None, geometry: Geometry) -> Array:
-    taps = _taps(weight)
     if not on_gpu(x):
-        return _depthwise_numpy(x, taps, bias, geometry)
+        return _depthwise_numpy(x, _taps(weight), bias, geometry)
     xp = array_module(x)
     y = xp.empty((len(x), *geometry.output_size(*x.shape[1:3]), x.shape[-1]), x.dtype)
     null = np.intp(0)  # CuPy passes a null pointer as a number
     bias = null if bias is None else xp.ascontiguousarray(bias, wide_dtype(x))
-    _launch(_CUDA, "depthwise", geometry, y.shape[0] * y.shape[1], x, y, xp.ascontiguousarray(x), taps, bias, y)
+    arrays = xp.ascontiguousarray(x), xp.ascontiguousarray(weight), bias, y
+    _launch(_CUDA, "depthwise", geometry, y.shape[0] * y.shape[1], x, y, *arrays)
     return y
 
 
@@ -81,7 +87,7 @@ def _launch(source: str, name: str, geometry: Geometry, lines: int, x: Array, y:
     names = zip(("KH", "KW", "SH", "SW", "PH", "PW"), sum(geometry, ()), strict=True)
     constants = f"constexpr int {', '.join(f'{name} = {value}' for name, value in names)};"
     sizes = [np.int32(n) for n in (*x.shape[1:3], *y.shape[1:])]
-    kernel = compiled(constants + source, name, x.dtype.name)
+    kernel = compiled(constants + _TAPS + source, name, x.dtype.name)
     kernel((lines, -(-x.shape[-1] // THREADS)), (THREADS,), (*arguments, *sizes))
 
 
@@ -107,19 +113,19 @@ def _grad_input_numpy(g: Array, x_shape: tuple[int, ...], taps: Array, geometry:
 # A thread for each channel of a line of dx.
 _CUDA_INPUT = """
 extern "C" __global__ void depthwise_input(
-    const T* g, const T* taps, T* dx, int height, int width, int rows, int columns, int channels
+    const T* g, const T* weight, T* dx, int height, int width, int rows, int columns, int channels
 ) {
     const int channel = blockIdx.y * blockDim.x + threadIdx.x, line = blockIdx.x;
     if (channel >= channels) return;
+    TAPS
     for (int w = 0; w < width; w++) {
         wide_t sum = 0;
-        for (int m = 0; m < KH; m++)
-            for (int n = 0; n < KW; n++) {
-                const int down = line % height + PH - m, right = w + PW - n, row = down / SH, column = right / SW;
-                if (down < 0 || down % SH || row >= rows || right < 0 || right % SW || column >= columns) continue;
-                sum += wide_t(g[(((long long)(line / height) * rows + row) * columns + column) * channels + channel])
-                    * wide_t(taps[(m * KW + n) * channels + channel]);
-            }
+        EACH_TAP {
+            const int down = line % height + PH - m, right = w + PW - n, row = down / SH, column = right / SW;
+            if (down < 0 || down % SH || row >= rows || right < 0 || right % SW || column >= columns) continue;
+            sum += wide_t(g[(((long long)(line / height) * rows + row) * columns + column) * channels + channel])
+                * taps[m * KW + n];
+        }
         dx[((long long)line * width + w) * channels + channel] = sum;
     }
 }
@@ -127,13 +133,13 @@ extern "C" __global__ void depthwise_input(
 
 
 def depthwise_grad_input(g: Array, x_shape: tuple[int, ...], weight: Array, geometry: Geometry) -> Array:
-    taps = _taps(weight)
     if not on_gpu(g):
-        return _grad_input_numpy(g, x_shape, taps, geometry)
+        return _grad_input_numpy(g, x_shape, _taps(weight), geometry)
     xp = array_module(g)
     dx = xp.empty(x_shape, g.dtype)
     lines = x_shape[0] * x_shape[1]
-    _launch(_CUDA_INPUT, "depthwise_input", geometry, lines, dx, g, xp.ascontiguousarray(g), taps, dx)
+    arrays = xp.ascontiguousarray(g), xp.ascontiguousarray(weight), dx
+    _launch(_CUDA_INPUT, "depthwise_input", geometry, lines, dx, g, *arrays)
     return dx
 
 
@@ -141,7 +147,7 @@ def depthwise_grad_input(g: Array, x_shape: tuple[int, ...], weight: Array, geom
 
 
 def _grad_weight_numpy(g: Array, x: Array, geometry: Geometry) -> Array:
-    """(kh, kw, C), as a sum of those of all samples."""
+    """The sum of the gradients of all samples."""
     xp, wide = array_module(x), wide_dtype(x)
     each = xp.empty((len(x), *geometry.kernel, x.shape[-1]), wide)
     padded = padded_zeros(x, 1, geometry.padding, wide)
@@ -149,7 +155,7 @@ def _grad_weight_numpy(g: Array, x: Array, geometry: Geometry) -> Array:
     for sample, upstream, out in zip(x, g, each, strict=True):
         inside(padded, geometry.padding)[...] = sample
         out[...] = xp.einsum("ijmnc,ijc->mnc", views, widened(upstream))
-    return total(each, 0)
+    return total(each, 0).transpose(2, 0, 1)[:, None]
 
 
 # A thread for each channel of a part of the lines, gridDim.x apart. It adds up their products for all taps.
@@ -164,16 +170,14 @@ extern "C" __global__ void depthwise_weight(
         const long long sample = line / rows;
         for (int column = 0; column < columns; column++) {
             const wide_t upstream = g[((long long)line * columns + column) * channels + channel];
-            for (int m = 0; m < KH; m++)
-                for (int n = 0; n < KW; n++) {
-                    const int h = line % rows * SH + m - PH, w = column * SW + n - PW;
-                    if (h < 0 || h >= height || w < 0 || w >= width) continue;
-                    sums[m * KW + n] += upstream * wide_t(x[((sample * height + h) * width + w) * channels + channel]);
-                }
+            EACH_TAP {
+                const int h = line % rows * SH + m - PH, w = column * SW + n - PW;
+                if (h < 0 || h >= height || w < 0 || w >= width) continue;
+                sums[m * KW + n] += upstream * wide_t(x[((sample * height + h) * width + w) * channels + channel]);
+            }
         }
     }
-    for (int tap = 0; tap < KH * KW; tap++)
-        parts[((long long)tap * channels + channel) * gridDim.x + blockIdx.x] = sums[tap];
+    EACH_TAP parts[((long long)(channel * KH + m) * KW + n) * gridDim.x + blockIdx.x] = sums[m * KW + n];
 }
 """
 
@@ -181,13 +185,12 @@ extern "C" __global__ void depthwise_weight(
 def _grad_weight_cuda(g: Array, x: Array, geometry: Geometry) -> Array:
     xp, lines = array_module(x), g.shape[0] * g.shape[1]
     count = min(lines, MOST_PARTS)
-    parts = xp.empty((*geometry.kernel, x.shape[-1], count), wide_dtype(x))
+    parts = xp.empty((x.shape[-1], 1, *geometry.kernel, count), wide_dtype(x))
     arrays = xp.ascontiguousarray(g), xp.ascontiguousarray(x), parts
     _launch(_CUDA_WEIGHT, "depthwise_weight", geometry, count, x, g, *arrays, np.int32(lines))
-    return total(parts, -1)
+    return merge(parts, parts.dtype)
 
 
 def depthwise_grad_weight(g: Array, x: Array, geometry: Geometry) -> Array:
     """(C, 1, kh, kw), in float32 for float16."""
-    taps = (_grad_weight_cuda if on_gpu(g) else _grad_weight_numpy)(g, x, geometry)
-    return taps.transpose(2, 0, 1)[:, None]
+    return (_grad_weight_cuda if on_gpu(g) else _grad_weight_numpy)(g, x, geometry)

@@ -7,15 +7,12 @@ they are copied, in one launch: then all heads of all images are one call.
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
-
 import numpy as np
 
 from ..backend import Array, array_module
-from .launch import elementwise, on_gpu
+from .launch import index_type, on_gpu, sized
 
-# Number i of the result. All sizes but the batch are constants: divisions by them are products.
+# Number i of the result. All sizes but the batch are constants.
 _APART = """
     const index_t u = i, c = u % C, n = u / C % N, h = u / (C * N) % HEADS, image = u / (C * N * HEADS);
     const index_t b = image % index_t(batch), part = image / index_t(batch);
@@ -33,12 +30,14 @@ _TOGETHER = """
 def heads_apart(x: Array, heads: int, count: int = 1) -> Array:
     """(B, N, count * heads * c) to (count, B, heads, N, c)."""
     batch, tokens, width = x.shape
-    sizes = count, heads, tokens, width // (count * heads)
+    size = width // (count * heads)
     if not on_gpu(x):
-        return x.reshape(batch, tokens, count, heads, sizes[-1]).transpose(2, 0, 3, 1, 4)
+        return x.reshape(batch, tokens, count, heads, size).transpose(2, 0, 3, 1, 4)
     xp = array_module(x)
-    y = xp.empty((count, batch, *sizes[1:]), x.dtype)
-    _kernel("heads_apart", x.dtype.name, _index(x), *sizes, count)(xp.ascontiguousarray(x), np.int64(batch), y)
+    y = xp.empty((count, batch, heads, tokens, size), x.dtype)
+    kernel = sized("raw T x, int64 batch", "T y", _APART, "heads_apart", x.dtype.name, index_type(x),
+                   COUNT=count, HEADS=heads, N=tokens, C=size)  # fmt: skip
+    kernel(xp.ascontiguousarray(x), np.int64(batch), y)
     return y
 
 
@@ -64,20 +63,8 @@ def heads_together(
         return x.transpose(1, 3, 0, 2, 4).reshape(batch, tokens, count * heads * size)
     xp = array_module(x)
     y = xp.empty((batch, tokens, count * heads * size), x.dtype)
-    kernel = _kernel("heads_together", x.dtype.name, _index(x), count, heads, tokens, size,
-                     count if shifted is None else shifted)  # fmt: skip
+    arguments = "raw T x, raw F factor, raw S shift, int64 batch"
+    kernel = sized(arguments, "T y", _TOGETHER, "heads_together", x.dtype.name, index_type(x), COUNT=count,
+                   HEADS=heads, N=tokens, C=size, SHIFTED=count if shifted is None else shifted)  # fmt: skip
     kernel(x, *(x if a is None else xp.ascontiguousarray(a) for a in (factor, shift)), np.int64(batch), y)
     return y
-
-
-def _index(x: Array) -> str:
-    return "unsigned int" if x.size < 2**31 else "long long"  # 32 bits divide faster
-
-
-@cache
-def _kernel(name: str, dtype: str, index: str, count: int, heads: int, tokens: int, size: int, shifted: int) -> Any:
-    sizes = f"HEADS = {heads}, N = {tokens}, C = {size}, COUNT = {count}, SHIFTED = {shifted}"
-    constants = f"typedef {index} index_t; constexpr index_t {sizes};"
-    if name == "heads_apart":
-        return elementwise("raw T x, int64 batch", "T y", constants + _APART, name, dtype)
-    return elementwise("raw T x, raw F factor, raw S shift, int64 batch", "T y", constants + _TOGETHER, name, dtype)

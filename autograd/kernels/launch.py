@@ -3,6 +3,7 @@
 Their sources use two types: T, that of the arrays, and wide_t, that of the arithmetic (double for double, else float).
 
 elementwise   a thread for each value, which runs a formula
+sized         the same, with sizes that the compiler knows: it makes products of divisions by them
 launch_rows   a warp for each row of a matrix, or a block for each long one, which runs a function `extern "C"
               __global__ void name(..., long long rows, int n)`. Its row is number ROW. `EACH(i)` goes over the values,
               neighbouring threads reading neighbouring ones; `over_row` combines the results of the row's threads.
@@ -64,6 +65,19 @@ def elementwise(arguments: str, results: str, formula: str, name: str, dtype: st
     """A kernel that evaluates `formula` for each value. CuPy compiles it at its first call, with T of its arrays."""
     formula = f"typedef {C_TYPES[dtype][1]} wide_t;{formula}"
     return cuda.module().ElementwiseKernel(arguments, results, formula, name)
+
+
+@cache
+def sized(arguments: str, results: str, formula: str, name: str, dtype: str, index: str, **sizes: int) -> Any:
+    """A kernel like `elementwise` whose formula has these sizes as constants, of the type index_t of its indices."""
+    constants = ", ".join(f"{size} = {value}" for size, value in sizes.items())
+    constants = f"typedef {index} index_t; constexpr index_t {constants};"
+    return elementwise(arguments, results, constants + formula, name, dtype)
+
+
+def index_type(x: Array) -> str:
+    """The type of indices into x: 32 bits divide faster."""
+    return "unsigned int" if x.size < 2**31 else "long long"
 
 
 def launch_rows(source: str, name: str, x: Array, *arguments: Any, dtype: Any = None) -> None:

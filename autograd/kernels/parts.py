@@ -65,13 +65,14 @@ def division(x: Array) -> tuple[int, int, int]:
 def launch_parts(source: str, name: str, x: Array, *arguments: Any) -> None:
     rows, size, count = division(x)
     grid = count, -(-x.shape[-1] // 32)
-    _compiled(source, name, x.dtype.name)(
+    compiled_parts(source, name, x.dtype.name)(
         grid, (THREADS,), (*arguments, np.int64(rows), np.int64(size), np.int32(x.shape[-1]))
     )
 
 
 @cache
-def _compiled(source: str, name: str, dtype: str) -> Any:
+def compiled_parts(source: str, name: str, dtype: str) -> Any:
+    """A kernel whose blocks have a part of the rows (blockIdx.x) and 32 channels (blockIdx.y): PART and EACH_ROW."""
     return compiled(_PARTS + source, name, dtype)
 
 

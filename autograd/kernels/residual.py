@@ -15,13 +15,12 @@ of the samples that have a branch; the others stay as they are.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from ..backend import Array, array_module
-from .launch import elementwise, launch_rows, on_gpu
+from .launch import index_type, launch_rows, on_gpu, sized
 from .product import product
 from .sums import as_rows, row_dots, sum_over_rows, widened
 
@@ -76,8 +75,7 @@ def linear_residual(
         return _linear_residual_numpy(x, h, weight, bias, scale, factor, rows)
     y = product(as_rows(h), weight.T)
     z = array_module(x).empty(x.shape, x.dtype) if rows is None else x.copy()
-    kernel = _kernel(f"raw T x, raw H y, raw T bias, {_FACTORS}", "raw T z", _ADD, "linear_residual", x.dtype.name,
-                     *_sizes(x))  # fmt: skip
+    kernel = _kernel(f"raw T x, raw H y, raw T bias, {_FACTORS}", "raw T z", _ADD, "linear_residual", x)
     kernel(x, y, bias, *_factors(x, scale, factor, rows), z, size=y.size)
     return z
 
@@ -104,18 +102,10 @@ def _factors(x: Array, scale: Array | None, factor: Factor, rows: Array | None) 
     return x if scale is None else scale, has_scale, one, x if each is None else each, has_each, rows, has_rows
 
 
-def _sizes(x: Array) -> tuple[str, int, int]:
-    """The type of indices (32 bits divide faster), and the values of a token and of a sample."""
-    return "unsigned int" if x.size < 2**31 else "long long", x.shape[-1], x.size // max(1, x.shape[0])
-
-
-@cache
-def _kernel(
-    arguments: str, results: str, formula: str, name: str, dtype: str, index: str, channels: int, sample: int
-) -> Any:
-    """Sizes are constants: divisions by them are products."""
-    constants = f"typedef {index} index_t; constexpr index_t CHANNELS = {channels}, SAMPLE = {sample};"
-    return elementwise(arguments, results, constants + _INDEX + _SCALE + formula, name, dtype)
+def _kernel(arguments: str, results: str, formula: str, name: str, x: Array) -> Any:
+    """A kernel that knows the values of a token and of a sample of x."""
+    sizes = {"CHANNELS": x.shape[-1], "SAMPLE": x.size // max(1, x.shape[0])}
+    return sized(arguments, results, _INDEX + _SCALE + formula, name, x.dtype.name, index_type(x), **sizes)
 
 
 # First half of the gradient: g of the samples that have a branch, as rows, and dh if it is needed.
@@ -145,8 +135,7 @@ def _branch_grad_cuda(
 ) -> tuple[Array, Array | None]:
     """Scale g before it is rounded to float16, the dtype of h."""
     xp = array_module(g)
-    kernel = _kernel(f"raw T g, {_FACTORS}", "H plain, H scaled", _ROUND, "residual_gradients", g.dtype.name,
-                     *_sizes(g))  # fmt: skip
+    kernel = _kernel(f"raw T g, {_FACTORS}", "H plain, H scaled", _ROUND, "residual_gradients", g)
     plain, scaled = (xp.empty((h.size // h.shape[-1], g.shape[-1]), h.dtype) for _ in range(2))
     kernel(xp.ascontiguousarray(g), *_factors(g, scale, factor, rows), plain, scaled)
     return plain, product(scaled, weight).reshape(h.shape) if needed else None

@@ -8,6 +8,8 @@ Nothing overflows, and log(s), subtracted last, keeps its digits beside a large 
 
 from __future__ import annotations
 
+from itertools import accumulate
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -37,10 +39,12 @@ def _softmax_of_rows_numpy(x: Array, unit: float) -> Array:
 
 # The first loop reads a row from memory, the second and third from the cache.
 _SOFTMAX = """
-extern "C" __global__ void softmax_of_rows(const T* x, T* y, long long rows, int n) {
+extern "C" __global__ void softmax_of_rows(
+    const T* x, T* y, long long pitch_x, long long pitch_y, long long rows, int n
+) {
     if (ROW >= rows) return;
-    x += ROW * n;
-    y += ROW * n;
+    x += ROW * pitch_x;
+    y += ROW * pitch_y;
     wide_t top = x[0];
     EACH(i) top = Max()(top, wide_t(x[i]));
     top = over_row(top, Max());
@@ -52,10 +56,12 @@ extern "C" __global__ void softmax_of_rows(const T* x, T* y, long long rows, int
 }
 """
 _SOFTMAX_GRAD = """
-extern "C" __global__ void softmax_of_rows_grad(T* g, const T* y, long long rows, int n) {
+extern "C" __global__ void softmax_of_rows_grad(
+    T* g, const T* y, long long pitch_g, long long pitch_y, long long rows, int n
+) {
     if (ROW >= rows) return;
-    g += ROW * n;
-    y += ROW * n;
+    g += ROW * pitch_g;
+    y += ROW * pitch_y;
     wide_t dot = 0;
     EACH(i) dot += wide_t(g[i]) * wide_t(y[i]);
     dot = over_row(dot, Sum());
@@ -69,24 +75,35 @@ def unit_of(x: Array) -> float:
     return UNIT if isinstance(x, np.ndarray) and x.dtype == np.float32 else 1.0
 
 
-def softmax_of_rows(x: Array, unit: float = 1.0) -> Array:
-    """softmax(x / unit), with the unit 1 or `unit_of(x)`."""
+def softmax_of_rows(x: Array, unit: float = 1.0, overwrite: bool = False) -> Array:
+    """softmax(x / unit), with the unit 1 or `unit_of(x)`. With `overwrite`, a GPU writes it over x."""
     if not on_gpu(x):
         return _softmax_of_rows_numpy(x, unit)
-    xp = array_module(x)
-    y = xp.empty(x.shape, x.dtype)
-    launch_rows(_SOFTMAX, "softmax_of_rows", x, xp.ascontiguousarray(x), y)
+    x, pitch = _with_pitch(x)
+    y = x if overwrite else array_module(x).empty_like(x)
+    launch_rows(_SOFTMAX, "softmax_of_rows", x, x, y, np.int64(pitch), np.int64(_with_pitch(y)[1]))
     return y
 
 
 def softmax_of_rows_grad(g: Array, y: Array) -> Array:
-    """Overwrite g, which must be contiguous."""
+    """Overwrite g."""
     if on_gpu(g):
-        launch_rows(_SOFTMAX_GRAD, "softmax_of_rows_grad", g, g, array_module(y).ascontiguousarray(y))
+        (g, pitch_g), (y, pitch_y) = _with_pitch(g), _with_pitch(y)
+        launch_rows(_SOFTMAX_GRAD, "softmax_of_rows_grad", g, g, y, np.int64(pitch_g), np.int64(pitch_y))
     else:
         g -= row_dots(g, y)
         g *= y
     return g
+
+
+def _with_pitch(x: Array) -> tuple[Array, int]:
+    """x, or a copy, with all rows at one distance from the next, and that distance in values. Rows may be padded."""
+    n = x.shape[-1]
+    pitch = x.strides[-2] // x.itemsize if x.ndim > 1 else n
+    strides = accumulate((*x.shape[-2:0:-1],), mul, initial=pitch * x.itemsize)
+    if x.strides == (*reversed([*strides][: x.ndim - 1]), x.itemsize):
+        return x, pitch
+    return array_module(x).ascontiguousarray(x), n
 
 
 # Over any axis.

@@ -1,5 +1,5 @@
-"""Accurate sums and means of any axes, and fast ones over rows and columns. On a GPU, CuPy's sums do the work, and
-`parts` that over rows.
+"""Accurate sums and means of any axes, and fast ones over rows and columns. On a GPU, `parts` sums over the first axes,
+and CuPy over others.
 
 float16 accumulates in float32 and is rounded once, at the end. NumPy sums pairwise along the innermost axis but value
 by value along others, where rounding errors build up. `total` cuts these into slabs, adds the slabs, and does the same
@@ -22,6 +22,7 @@ from .parts import sum_rows
 
 FEW = 256  # at most this many values are added one by one
 SLABS = 64
+MANY_ROWS, MANY_COLUMNS = 512, 8192  # more rows and fewer columns are too much for one block each
 BLAS_LIMIT = 4096  # BLAS adds at most this many values: its errors grow faster than those of `total`
 
 
@@ -30,6 +31,8 @@ def total(x: Array, axis: Any = None, keepdims: bool = False, dtype: Any = None)
     if x.dtype == np.float16:
         if isinstance(x, np.ndarray):
             wide = total(x.astype(np.float32), axis, keepdims)
+        elif _over_rows(x, axis):
+            return _total_of_rows(x, axis, keepdims, dtype or np.float16)
         else:
             wide = x.sum(axis=axis, keepdims=keepdims, dtype=np.float32)
         return wide.astype(dtype or np.float16, copy=False)
@@ -39,7 +42,24 @@ def total(x: Array, axis: Any = None, keepdims: bool = False, dtype: Any = None)
         if not contiguous and math.prod(x.shape[a] for a in axes) > FEW:
             for a in axes:
                 x = x if _is_innermost(x, a) else _sum_slabs(x, a)
+    elif _over_rows(x, axis):
+        return _total_of_rows(x, axis, keepdims, x.dtype)
     return x.sum(axis=axis, keepdims=keepdims)
+
+
+def _over_rows(x: Array, axis: Any) -> bool:
+    """True for sums over many rows of an array on a GPU. CuPy has a block for 32 columns, `parts` enough of them."""
+    if not on_gpu(x) or not x.flags.c_contiguous:
+        return False
+    axes = sorted(_axes(x, axis))
+    columns = math.prod(x.shape[len(axes) :])
+    return axes == [*range(len(axes))] and columns < MANY_COLUMNS and x.size > MANY_ROWS * columns
+
+
+def _total_of_rows(x: Array, axis: Any, keepdims: bool, dtype: Any) -> Array:
+    count = len(_axes(x, axis))
+    rest = x.shape[count:]
+    return sum_rows(x.reshape(-1, math.prod(rest)), dtype).reshape((1,) * count * keepdims + rest)
 
 
 def _axes(x: Array, axis: Any) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ shape         reshaping, transposing, joining, padding, triangles
 indexing      indexing, splitting, the largest values
 matmul        matrix products and linear layers
 einsum        sums of products in Einstein's notation
-nn            softmax, layer norm, GELU, SiLU, dropout
+nn            softmax, layer norm, a scale and shift of channels, GELU, SiLU, dropout
 batch_norm    batch normalisation
 conv          two-dimensional convolution
 attention     multi-head attention, self-attention and talking-heads attention
@@ -30,19 +30,19 @@ from .elementwise import abs, clip, cos, erf, exp, expm1, log, log1p, negative, 
 from .indexing import getitem, split, take_along_axis, topk
 from .logic import all, any, argmax, logical_and, logical_not, logical_or
 from .loss import bce_with_logits, cross_entropy, kl_div
-from .matmul import linear, matmul
-from .nn import drop_path, dropout, gelu, layer_norm, log_softmax, silu, softmax
+from .matmul import linear, matmul, token_linear
+from .nn import affine, drop_path, dropout, gelu, layer_norm, log_softmax, silu, softmax
 from .reduction import cumsum, logsumexp, max, mean, min, norm, std, sum, var
 from .residual import linear_residual
 from .shape import broadcast_to, concat, expand_dims, flip, pad, reshape, squeeze, stack, swapaxes, transpose, tril
 
 __all__ = [
-    "abs", "add", "all", "any", "argmax", "astype", "attention", "batch_norm", "bce_with_logits", "broadcast_to",
-    "clip", "concat", "conv2d", "cos", "cross_entropy", "cumsum", "divide", "drop_path", "dropout", "einsum", "erf",
-    "exp", "expand_dims", "expm1", "flip", "gelu", "getitem", "kl_div", "layer_norm", "linear", "linear_residual",
-    "log", "log1p", "log_softmax", "logical_and", "logical_not", "logical_or", "logsumexp", "matmul", "max", "maximum",
-    "mean", "min", "minimum", "multiply", "negative", "norm", "pad", "pow", "query_attention", "relu", "reshape",
-    "self_attention", "sigmoid", "silu", "sin", "softmax", "split", "sqrt", "squeeze", "stack", "std", "subtract",
-    "sum", "swapaxes", "take_along_axis", "talking_heads_attention", "tanh", "to_device", "topk", "transpose", "tril",
-    "var", "where",
+    "abs", "add", "affine", "all", "any", "argmax", "astype", "attention", "batch_norm", "bce_with_logits",
+    "broadcast_to", "clip", "concat", "conv2d", "cos", "cross_entropy", "cumsum", "divide", "drop_path", "dropout",
+    "einsum", "erf", "exp", "expand_dims", "expm1", "flip", "gelu", "getitem", "kl_div", "layer_norm", "linear",
+    "linear_residual", "log", "log1p", "log_softmax", "logical_and", "logical_not", "logical_or", "logsumexp",
+    "matmul", "max", "maximum", "mean", "min", "minimum", "multiply", "negative", "norm", "pad", "pow",
+    "query_attention", "relu", "reshape", "self_attention", "sigmoid", "silu", "sin", "softmax", "split", "sqrt",
+    "squeeze", "stack", "std", "subtract", "sum", "swapaxes", "take_along_axis", "talking_heads_attention", "tanh",
+    "to_device", "token_linear", "topk", "transpose", "tril", "var", "where",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .. import backend
+from .. import backend, kernels
 from ..backend import Array, array_module
 from ..function import Context, Function, OperandError
 from ..tensor import Tensor
@@ -50,10 +50,14 @@ class Multiply(Function):
     @staticmethod
     def backward(ctx: Context, g: Array) -> Any:
         a, b = ctx.saved
-        return (
-            ctx.unbroadcast(0, g * b) if ctx.needs[0] else None,
-            ctx.unbroadcast(1, g * a) if ctx.needs[1] else None,
-        )
+        return _factor_gradient(ctx, 0, g, b), _factor_gradient(ctx, 1, g, a)
+
+
+def _factor_gradient(ctx: Context, i: int, g: Array, other: Any) -> Array | None:
+    if not ctx.needs[i] or not ctx.parents:
+        return None
+    fused = kernels.sum_products(g, other, ctx.parents[i].shape)
+    return ctx.unbroadcast(i, g * other) if fused is None else fused
 
 
 class Divide(Function):

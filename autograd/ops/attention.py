@@ -62,10 +62,10 @@ class SelfAttention(Function):
         _check_qkv(qkv, heads)
         batch, tokens, _ = qkv.shape
         _check_mask(mask, (batch, heads, tokens, tokens))
-        y, maps = kernels.self_attention(qkv, heads, mask)
+        y, maps, apart = kernels.self_attention(qkv, heads, mask)
         if observe is not None:
             observe(maps=maps)
-        ctx.save(qkv, maps)
+        ctx.save(apart, maps)
         return y
 
     @staticmethod

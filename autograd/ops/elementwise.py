@@ -153,7 +153,7 @@ class Sigmoid(Function):
     @staticmethod
     def backward(ctx: Context, g: Array) -> Array:
         (y,) = ctx.saved
-        return g * (y * (1 - y))
+        return kernels.sigmoid_grad(g, y)
 
 
 class Erf(Function):
@@ -185,7 +185,7 @@ class Relu(Function):
     @staticmethod
     def backward(ctx: Context, g: Array) -> Array:
         (y,) = ctx.saved
-        return kernels.masked(g, y > 0)
+        return kernels.positive(g, y)
 
 
 class Abs(Function):

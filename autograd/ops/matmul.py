@@ -1,4 +1,4 @@
-"""Matrix products: `matmul` for all of NumPy's cases, and `linear`, y = x W^T + b."""
+"""Matrix products: `matmul` for all of NumPy's cases, `linear`, y = x W^T + b, and `token_linear`, y = W x + b."""
 
 from __future__ import annotations
 
@@ -89,6 +89,31 @@ class Linear(Function):
         return y if bias is None else y + bias
 
 
+class TokenLinear(Function):
+    """y = W x + b over the tokens, the second axis of x (B, N, d);  dx = W^T g, dW = sum of g x^T, db = sum of g"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array, weight: Array, bias: Array) -> Array:
+        if x.ndim != 3 or weight.ndim != 2 or weight.shape[1] != x.shape[1] or bias.shape != weight.shape[:1]:
+            raise OperandError(
+                f"x must have shape (B, N, d), weight (M, N) and bias (M,), got {x.shape}, {weight.shape} and "
+                f"{bias.shape}"
+            )
+        wide = weight.dtype  # of the parameters: float32 with a float16 x under autocast
+        weight = narrowed(weight, x.dtype)
+        ctx.save(x if ctx.needs[1] else None, weight if ctx.needs[0] else None, wide)
+        return kernels.token_linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Any:
+        x, weight, wide = ctx.saved
+        return kernels.token_linear_grad(g, x, weight, wide, ctx.needs)  # for x, weight, bias
+
+    @staticmethod
+    def reference(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return weight @ x + bias[:, None]
+
+
 def matmul(a: Any, b: Any) -> Tensor:
     return Matmul.apply(*matmul_operands("matmul", a, b))
 
@@ -98,3 +123,8 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Tensor:
     if bias is None:
         return Linear.apply(*layer_operands("linear", [x], [weight]), None)
     return Linear.apply(*layer_operands("linear", [x], [weight, bias]))
+
+
+def token_linear(x: Any, weight: Any, bias: Any) -> Tensor:
+    """Linear layer W x + bias along the tokens of x (B, N, d), with W of shape (M, N): ResMLP's mixing of patches."""
+    return TokenLinear.apply(*layer_operands("token_linear", [x], [weight, bias]))

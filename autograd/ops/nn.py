@@ -9,7 +9,15 @@ from ..backend import Array, device_of, to_device
 from ..function import Context, Function, OperandError
 from ..random import Stream
 from ..tensor import Tensor, as_tensor
-from .arguments import full_precision, normalise_axis, plain_number, require_floats, to_common_dtype
+from .arguments import (
+    as_tensor_like,
+    autocasting,
+    full_precision,
+    normalise_axis,
+    plain_number,
+    require_floats,
+    to_common_dtype,
+)
 
 
 class Softmax(Function):
@@ -81,6 +89,30 @@ class LayerNorm(Function):
     def reference(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
         centred = x - x.mean(-1, keepdims=True)
         return centred / ((centred * centred).mean(-1, keepdims=True) + eps).sqrt() * weight + bias
+
+
+class Affine(Function):
+    """y = weight x + shift, with one weight for each channel, the last axis; shift has the shape of weight or of x"""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array, weight: Array, shift: Array) -> Array:
+        require_floats(x)
+        if not x.ndim or weight.shape != x.shape[-1:] or shift.shape not in (weight.shape, x.shape):
+            raise OperandError(
+                f"x {x.shape} needs a weight of shape {x.shape[-1:]} and a shift of that shape or its own, got "
+                f"{weight.shape} and {shift.shape}"
+            )
+        ctx.save(x, weight, shift.ndim > 1)
+        return kernels.affine(x, weight, shift)
+
+    @staticmethod
+    def backward(ctx: Context, g: Array) -> Any:
+        x, weight, whole = ctx.saved
+        return kernels.affine_grad(g, x, weight, whole, ctx.needs)  # for x, weight, shift
+
+    @staticmethod
+    def reference(x: Tensor, weight: Tensor, shift: Tensor) -> Tensor:
+        return weight * x + shift
 
 
 class Gelu(Function):
@@ -172,6 +204,17 @@ def layer_norm(x: Any, weight: Any, bias: Any, eps: float = 1e-6) -> Tensor:
     return LayerNorm.apply(
         *to_common_dtype("layer_norm", full_precision(x), weight, bias), plain_number("layer_norm: eps", eps)
     )
+
+
+def affine(x: Any, weight: Any, shift: Any) -> Tensor:
+    """Scale every channel, the last axis, then shift it; or add `shift`, if that has the shape of x.
+
+    Under `autocast`, x keeps its dtype, and the result has that of weight and shift.
+    """
+    if not autocasting():
+        return Affine.apply(*to_common_dtype("affine", x, weight, shift))
+    x = as_tensor(x)
+    return Affine.apply(x, *to_common_dtype("affine", *(as_tensor_like("affine", p, x) for p in (weight, shift))))
 
 
 def gelu(x: Any) -> Tensor:

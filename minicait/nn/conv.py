@@ -69,7 +69,8 @@ class BatchNorm(Module):
     def _observe(self, mean: Array, var: Array, count: int) -> None:
         unbiased = var * (count / (count - 1))
         for running, batch in ((self.running_mean, mean), (self.running_var, unbiased)):
-            running.data[...] = (1 - self.momentum) * running.data + self.momentum * batch
+            running.data *= 1 - self.momentum
+            running.data += self.momentum * batch
         self.num_batches_tracked.data[...] += 1
 
     def describe(self) -> str:

@@ -32,6 +32,8 @@ def residual(
     if not isinstance(branch, Branch) or branch.last.bias is None or _needs_dropped(branch, norm, drop_path):
         y = branch(z if norm is None else norm(z))
         observe_residual(branch, x, lambda: y, scale)
+        if isinstance(scale, Tensor) and scale.shape == x.shape[-1:] and y.shape == x.shape and not _drops(drop_path):
+            return ops.affine(y, scale, x)
         y = y if scale is None else scale * y
         return x + (y if drop_path is None else drop_path(y))
     factors = None if drop_path is None else drop_path.given_factors
@@ -51,9 +53,12 @@ def residual(
 
 def _needs_dropped(branch: Module, norm: Module | None, drop_path: DropPath | None) -> bool:
     """True if a branch must be computed for samples that drop it, because they are part of its batch statistics."""
-    if drop_path is None or not drop_path.active:
-        return False
-    return any(m.couples_samples for part in (branch, norm) if part is not None for _, m in part.named_modules())
+    parts = [part for part in (branch, norm) if part is not None]
+    return _drops(drop_path) and any(m.couples_samples for part in parts for _, m in part.named_modules())
+
+
+def _drops(drop_path: DropPath | None) -> bool:
+    return drop_path is not None and drop_path.active
 
 
 def _per_channel(scale: Tensor | None, x: Tensor) -> Tensor | None:

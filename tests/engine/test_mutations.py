@@ -33,7 +33,7 @@ SAVE_A_CHOICE = {"clip", "dropout", "getitem", "max", "min", "take_along_axis", 
 CONSTANT = SAVE_NO_VALUES - {"transpose"} | {"dropout", "kl_div", "where"}  # conv2d transposes twice
 SEVERAL_INPUTS = {"add", "subtract", "multiply", "divide", "pow", "maximum", "minimum", "where", "concat", "matmul"}
 SEVERAL_INPUTS |= {"einsum", "linear", "layer_norm", "linear_residual", "attention", "talking_heads_attention"}
-SEVERAL_INPUTS |= {"conv2d", "batch_norm", "query_attention"}
+SEVERAL_INPUTS |= {"conv2d", "batch_norm", "query_attention", "affine", "token_linear"}
 IMPOSSIBLE = {
     "last entry lost": {"dropout"},  # the last entry is dropped anyway
     "gradients swapped": ALL - SEVERAL_INPUTS,

@@ -11,6 +11,7 @@ and it calls libraries such as cuBLAS. `install()` replaces the ground under all
     compiler     a kernel is compiled by NVRTC, so that the real compiler accepts it, and by g++ with shim.h, to be run
     gxx          g++, with a cache on disk
     blas         the products of cuBLAS, in NumPy
+    stub_cublas  CuPy's real binding, on a cuBLAS that prints its arguments
     counters     how many launches, copies, synchronisations and products a piece of code takes
     unsupported  what is precompiled for a GPU (Thrust, CUB, cuRAND, cuSOLVER, cuFFT, ...) raises HostCudaError
 

@@ -7,9 +7,14 @@ added up in float32 and rounded once, as tensor cores do.
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import itertools
+import re
+import subprocess
 import types
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,11 +24,14 @@ from .unsupported import put_module, refuse, refusing
 
 NAME = "cupy_backends.cuda.libs.cublas"
 CONSTANTS = {
-    "CUBLAS_OP_N": 0, "CUBLAS_OP_T": 1, "CUBLAS_DEFAULT_MATH": 0, "CUBLAS_TENSOR_OP_MATH": 1,
-    "CUBLAS_POINTER_MODE_HOST": 0, "CUBLAS_GEMM_DEFAULT": -1, "CUBLAS_GEMM_DEFAULT_TENSOR_OP": 99,
-    "CUBLAS_COMPUTE_16F": 64, "CUBLAS_COMPUTE_32F": 68, "CUBLAS_COMPUTE_32F_PEDANTIC": 69,
-    "CUBLAS_COMPUTE_64F": 70, "CUBLAS_COMPUTE_64F_PEDANTIC": 71, "CUBLAS_COMPUTE_32I": 72,
-    "CUBLAS_COMPUTE_32F_FAST_TF32": 77,
+    "CUBLAS_OP_N": 0, "CUBLAS_OP_T": 1, "CUBLAS_OP_C": 2, "CUBLAS_DEFAULT_MATH": 0, "CUBLAS_TENSOR_OP_MATH": 1,
+    "CUBLAS_POINTER_MODE_HOST": 0, "CUBLAS_POINTER_MODE_DEVICE": 1, "CUBLAS_SIDE_LEFT": 0, "CUBLAS_SIDE_RIGHT": 1,
+    "CUBLAS_FILL_MODE_LOWER": 0, "CUBLAS_FILL_MODE_UPPER": 1, "CUBLAS_DIAG_NON_UNIT": 0, "CUBLAS_DIAG_UNIT": 1,
+    "CUBLAS_GEMM_DFALT": -1, "CUBLAS_GEMM_DFALT_TENSOR_OP": 99, "CUBLAS_GEMM_DEFAULT": -1,
+    "CUBLAS_GEMM_DEFAULT_TENSOR_OP": 99, "CUBLAS_COMPUTE_16F": 64, "CUBLAS_COMPUTE_16F_PEDANTIC": 65,
+    "CUBLAS_COMPUTE_32F": 68, "CUBLAS_COMPUTE_32F_PEDANTIC": 69, "CUBLAS_COMPUTE_64F": 70,
+    "CUBLAS_COMPUTE_64F_PEDANTIC": 71, "CUBLAS_COMPUTE_32I": 72, "CUBLAS_COMPUTE_32I_PEDANTIC": 73,
+    "CUBLAS_COMPUTE_32F_FAST_16F": 74, "CUBLAS_COMPUTE_32F_FAST_16BF": 75, "CUBLAS_COMPUTE_32F_FAST_TF32": 77,
 }  # fmt: skip
 DTYPES = {0: np.dtype(np.float32), 1: np.dtype(np.float64), 2: np.dtype(np.float16)}  # cudaDataType
 # The kind of arithmetic, by its number: cublasComputeType, or the cudaDataType that older functions take.
@@ -133,25 +141,16 @@ def _gemm_strided_batched_ex(
     Product(ta, tb, m, n, k, alpha, beta, compute).run("gemmStridedBatchedEx", *operands, batch, stream=stream)
 
 
-def _gemm_batched_ex(
-    _, ta, tb, m, n, k, alpha, a, type_a, lda, b, type_b, ldb, beta, c, type_c, ldc, batch, compute, algo,
-    function="gemmBatchedEx",
-) -> None:  # fmt: skip
-    """a, b and c are arrays of pointers to matrices."""
-    product = Product(ta, tb, m, n, k, alpha, beta, compute)
-    pointers = (np.frombuffer((ctypes.c_char * (8 * batch)).from_address(p), np.uint64).tolist() for p in (a, b, c))
-    for i, (own_a, own_b, own_c) in enumerate(zip(*pointers, strict=True)):
-        operands = Operand(own_a, type_a, lda), Operand(own_b, type_b, ldb), Operand(own_c, type_c, ldc)
-        product.run(function, *operands, 1, log=False)
-        if i == 0:
-            product.log(function, batch, DTYPES[type_a], DTYPES[type_c])
-
-
 def _gemm_batched(function: str, kind: int) -> Callable[..., None]:
     def gemm(_, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, batch) -> None:
-        _gemm_batched_ex(
-            _, ta, tb, m, n, k, alpha, a, kind, lda, b, kind, ldb, beta, c, kind, ldc, batch, kind, -1, function
-        )
+        """a, b and c are arrays of pointers to matrices."""
+        product = Product(ta, tb, m, n, k, alpha, beta, kind)
+        pointers = (np.frombuffer((ctypes.c_char * (8 * batch)).from_address(p), np.uint64).tolist() for p in (a, b, c))
+        for i, (own_a, own_b, own_c) in enumerate(zip(*pointers, strict=True)):
+            operands = Operand(own_a, kind, lda), Operand(own_b, kind, ldb), Operand(own_c, kind, ldc)
+            product.run(function, *operands, 1, log=False)
+            if i == 0:
+                product.log(function, batch, DTYPES[kind], DTYPES[kind])
 
     return gemm
 
@@ -184,14 +183,31 @@ class Library:
         return 0
 
 
+@cache
+def linked() -> frozenset[str]:
+    """The functions of cuBLAS that CuPy's binding is linked with."""
+    parent = importlib.util.find_spec("cupy_backends")
+    assert parent is not None and parent.submodule_search_locations
+    binding = next(Path(parent.submodule_search_locations[0], "cuda", "libs").glob("cublas.*.so"))
+    symbols = subprocess.run(["nm", "-D", "--undefined-only", binding], capture_output=True, text=True, check=True)
+    return frozenset(re.findall(r"\bcublas[A-Z]\w+", symbols.stdout))
+
+
+@cache
+def offered() -> frozenset[str]:
+    """The names of these functions in the binding: sgemm for cublasSgemm_v2."""
+    names = (name.removeprefix("cublas").removesuffix("_v2") for name in linked())
+    return frozenset(name[0].lower() + name[1:] for name in names)
+
+
 class Cublas(types.ModuleType):
-    """The names that were asked for so far; any other raises when it is called."""
+    """The functions that were needed so far. The others of the binding raise when they are called."""
 
     available = True
     CUBLASError = type("CUBLASError", (RuntimeError,), {})
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name not in offered():
             raise AttributeError(name)
         return refusing(f"cuBLAS, {name}")
 
@@ -209,7 +225,6 @@ def install() -> None:
         "getMathMode": lambda handle: CONSTANTS["CUBLAS_DEFAULT_MATH"],
         "gemmEx": _gemm_ex,
         "gemmStridedBatchedEx": _gemm_strided_batched_ex,
-        "gemmBatchedEx": _gemm_batched_ex,
         "sgemmBatched": _gemm_batched("sgemmBatched", 0),
         "dgemmBatched": _gemm_batched("dgemmBatched", 1),
     }

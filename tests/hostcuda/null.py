@@ -94,10 +94,7 @@ class NullDevice:
 
             self._runtime = hook(cuda_runtime, own_runtime, QUICK, COPIED)
             self._driver = hook(driver, own_driver, {"launchKernel": LAUNCH}, LAUNCHED)
-            blas.install()
-            library: Any = sys.modules[blas.NAME]
-            library.gemmEx, library.gemmStridedBatchedEx = self._gemm, self._gemm_batch
-            cublas.load = lambda: _Library(self)
+            self.install_blas()
             unsupported.before_import()
             import cupy
 
@@ -109,6 +106,12 @@ class NullDevice:
         self._launched = ctypes.c_long.in_dll(self._driver, "launched")
         self._launches = (ctypes.c_ssize_t * 3 * MOST).in_dll(self._driver, "launches")
         self._copied = (ctypes.c_long * 5).in_dll(self._runtime, "copied")
+
+    def install_blas(self) -> None:
+        blas.install()
+        library: Any = sys.modules[blas.NAME]
+        library.gemmEx, library.gemmStridedBatchedEx = self._gemm, self._gemm_batch
+        cublas.load = lambda: _Library(self)
 
     def reset(self) -> None:
         self._launched.value = self.graph_launches = 0

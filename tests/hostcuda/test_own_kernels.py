@@ -1,5 +1,6 @@
 """The engine's own CUDA kernels: correct for rows of any length and any order of the warps, and one launch each."""
 
+import importlib
 import signal
 import subprocess
 import sys
@@ -9,8 +10,10 @@ import numpy as np
 import pytest
 
 from autograd import kernels
+from autograd.function import unbroadcast
 from autograd.kernels import launch, parts
 from autograd.kernels.attention import mix_heads
+from autograd.kernels.fused_heads import empty_maps
 from autograd.kernels.layer_norm import layer_norm, layer_norm_grad
 from autograd.kernels.softmax import softmax_of_rows, softmax_of_rows_grad
 from tests import hostcuda
@@ -50,6 +53,35 @@ def test_softmax(cp, n, dtype):
     close(dx, softmax_of_rows_grad(g.copy(), softmax_of_rows(x)))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (1, 1, 1, 9), (2, 1, 3, 8), (2, 2, 1, 33)])
+def test_softmax_of_padded_rows(cp, shape, dtype):
+    """As maps are: in place, and nothing is copied."""
+    x, g = draw(*shape, dtype=dtype), draw(*shape, dtype=dtype)
+    maps, dmaps = (empty_maps(cp.empty(0, dtype), shape) for _ in range(2))
+    maps[...], dmaps[...] = cp.asarray(x), cp.asarray(g)
+    with hostcuda.counting() as count:
+        y = softmax_of_rows(maps, overwrite=True)
+        dx = softmax_of_rows_grad(dmaps, y)
+    assert count.kernels == ["softmax_of_rows", "softmax_of_rows_grad"] and not count.bytes_on_device
+    assert y is maps and dx is dmaps
+    close(y, softmax_of_rows(x))
+    close(dx, softmax_of_rows_grad(g.copy(), softmax_of_rows(x)))
+    scattered = cp.asarray(x.swapaxes(1, 2)).swapaxes(1, 2)
+    close(softmax_of_rows(scattered), softmax_of_rows(x))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sigmoid_and_the_gradient_of_relu(cp, dtype):
+    x, g = np.concatenate([draw(40), [0, -0.0, 200, -200]]).astype(dtype), draw(44, dtype=dtype)
+    g[3] = np.inf
+    with hostcuda.counting() as count:
+        y, dx = kernels.sigmoid(cp.asarray(x)), kernels.positive(cp.asarray(g), cp.asarray(x))
+    assert count.kernels == ["sigmoid", "positive"]
+    close(y, kernels.sigmoid(x))
+    np.testing.assert_array_equal(dx.get(), kernels.positive(g, x))
+
+
 def test_softmax_of_rows_that_are_masked(cp):
     x = np.float32([[0, -np.inf, 1], [-np.inf] * 3, [1e30, -1e30, 0], [500, 500, -500]])
     close(softmax_of_rows(cp.asarray(x)), softmax_of_rows(x))
@@ -80,6 +112,34 @@ def test_sums_over_rows(cp, shape, dtype, monkeypatch):
         assert np.array_equal(there.get(), kernels.sum_over_rows(cp.asarray(x), result).get())
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("axis, keepdims", [((0, 1), False), ((1, 0), True), ((0, 1, 2), False)])
+def test_sums_over_the_first_axes(cp, axis, keepdims, dtype):
+    x = draw(8, 70, 3, 5, dtype=dtype)
+    with hostcuda.counting() as count:
+        there = kernels.total(cp.asarray(x), axis, keepdims)
+    assert count.kernels == ["sum_rows", "merge_sums"]
+    close(there, kernels.total(x, axis, keepdims))
+    with hostcuda.counting() as count:
+        close(kernels.total(cp.asarray(x), 0), kernels.total(x, 0))
+    assert "sum_rows" not in count.kernels  # eight rows are few
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(5,), (1, 5), (2, 1, 1, 5), (2, 1, 3, 5), (70, 3, 5)])
+def test_the_gradient_of_a_factor(cp, shape, dtype, monkeypatch):
+    module = importlib.import_module("autograd.kernels.sum_products")
+    monkeypatch.setattr(module, "LEAST_ROWS", 50)
+    g, x = draw(2, 70, 3, 5, dtype=dtype), draw(2, 70, 3, 5, dtype=dtype)[::-1]
+    with hostcuda.counting() as count:
+        there = kernels.sum_products(cp.asarray(g), cp.asarray(x), shape)
+    assert count.kernels[-2:] == ["sum_products", "merge_sums"] and count.launches <= 3  # x is copied first
+    close(there, unbroadcast(g.astype("float64") * x, shape).astype(dtype))
+    for odd in ((2, 70, 3, 1), (2, 1, 3, 1), g.shape):  # over the last axis, CuPy sums
+        assert kernels.sum_products(cp.asarray(g), cp.asarray(x), odd) is None
+    assert kernels.sum_products(g, x, shape) is None and kernels.sum_products(cp.asarray(g), 2.0, shape) is None
+
+
 def test_layer_norm_of_rows_that_are_too_long_for_shared_memory(cp):
     x, weight = draw(3, 7000), draw(7000)
     there = layer_norm(*map(cp.asarray, (x, weight, weight)), 1e-3)
@@ -105,7 +165,7 @@ def test_mixing_heads(cp, dtype):
     maps, weight = draw(2, 3, 5, 7, dtype=dtype), draw(3, 3, dtype=dtype)
     with hostcuda.counting() as count:
         there = mix_heads(cp.asarray(maps), cp.asarray(weight).T)
-    assert count.kernels == ["mix_heads"]
+    assert count.kernels[-1] == "mix_heads" and count.launches == 2  # the weight is copied first, unless contiguous
     close(there, mix_heads(maps, weight.T))
 
 
@@ -128,6 +188,45 @@ def test_cross_entropy_of_classes_that_cannot_be(cp):
     there = kernels.cross_entropy(cp.asarray(x), cp.asarray(t), with_grad=True)
     for got, want in zip(there, kernels.cross_entropy(x, t, with_grad=True), strict=True):
         close(got, want)
+
+
+@pytest.mark.parametrize("dtypes", [("float16", "float32"), *((dtype, dtype) for dtype in DTYPES)])
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("shape", [(1, 1), (2, 3, 31), (3, 70, 33), (300, 129)])
+def test_a_scale_and_a_shift(cp, shape, whole, dtypes, monkeypatch):
+    """One launch, and two for the gradient. With a float16 x beside float32, too, as in mixed precision."""
+    monkeypatch.setattr(parts, "MOST_PARTS", 3)
+    narrow, wide = dtypes
+    x, g, weight = draw(*shape, dtype=narrow), draw(*shape, dtype=wide), draw(shape[-1], dtype=wide)
+    shift = draw(*(shape if whole else shape[-1:]), dtype=wide)
+    there = [cp.asarray(a) for a in (x, weight, shift, g)]
+    with hostcuda.counting() as count:
+        y = kernels.affine(*there[:3])
+    assert count.kernels == ["affine"]
+    with hostcuda.counting() as count:
+        gradients = kernels.affine_grad(there[3], *there[:2], whole, [True] * 3)
+    assert count.kernels == ["affine_grad", "merge_sums"]
+    want = kernels.affine(x, weight, shift), *kernels.affine_grad(g, x, weight, whole, [True] * 3)
+    for got, own in zip((y, *gradients), want, strict=True):
+        close(got, own)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("samples, tokens, outputs, width", [(1, 1, 1, 1), (3, 5, 4, 7), (2, 9, 1, 40)])
+def test_a_linear_layer_along_the_tokens(cp, samples, tokens, outputs, width, dtype):
+    x, weight, bias = draw(samples, tokens, width, dtype=dtype), draw(outputs, tokens, dtype=dtype), draw(outputs)
+    g, wide = draw(samples, outputs, width, dtype=dtype), np.promote_types(dtype, "float32")
+    bias = bias.astype(wide)
+    with hostcuda.counting() as count:
+        y = kernels.token_linear(*map(cp.asarray, (x, weight, bias)))
+        gradients = kernels.token_linear_grad(*map(cp.asarray, (g, x, weight)), wide, [True] * 3)
+    assert len(count.gemms) == 3 and not count.bytes_on_device
+    assert count.by_kernel()["sum_rows"] == 1  # of the bias
+    close(y, kernels.token_linear(x, weight, bias))
+    for got, own in zip(gradients, kernels.token_linear_grad(g, x, weight, wide, [True] * 3), strict=True):
+        assert got.dtype == own.dtype
+        tolerance = (1e-5 if dtype != "float16" else 4e-3) * max(1, np.abs(own).max())
+        np.testing.assert_allclose(got.get(), own, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("dtypes", [("float32", "float32"), *(("float16", wide) for wide in DTYPES)])
