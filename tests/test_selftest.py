@@ -4,6 +4,8 @@ import argparse
 import json
 import os
 import re
+import subprocess
+import sys
 import threading
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +22,8 @@ from minicait.models.cait import CaiT
 from minicait.selftest import machine, operations, parts, speed, training
 from minicait.selftest.report import OK, Finding, Part, anonymise, table
 from tests import stand_in_cupy
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(autouse=True)
@@ -113,6 +117,7 @@ def test_where_cupy_is_another_one(selftest, monkeypatch):
         code, _, file = selftest("--quick", "--gpu")
     assert code == 1 and f"{3 * len(CASES)} of {3 * len(CASES)} agree" in found(file, "operations")
     assert "unknown (AttributeError: " in found(file, "machine")
+    assert "matrix products by CuPy, with copies: slower" in found(file, "machine")
     assert "failed: AttributeError" in found(file, "memory")
 
 
@@ -274,3 +279,25 @@ def test_long_cells_go_on_below():
     part.run()
     lines = table([part]).splitlines()
     assert len(lines) > 4 and max(map(len, lines)) <= 100
+
+
+def test_a_cpu_that_was_asked_for_leaves_the_gpu_alone(tmp_path):
+    """CuPy is there, and nothing imports it: that, or a look at the GPU, would take memory of it."""
+    (tmp_path / "cupy.py").write_text("import pathlib; pathlib.Path('imported').touch()")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+
+    def minicait(*options):
+        command = [sys.executable, "-m", "minicait", *options, "--device", "cpu"]
+        result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert not (tmp_path / "imported").exists()
+        return result
+
+    small = ["--img-size", "16", "--patch-size", "8", "--out", "runs"]
+    said = minicait("train", "--smoke", *small)
+    assert said.returncode == 0, said.stderr
+    assert "threads; as requested\n" in said.stdout
+    assert re.search(r"resume: .*train --resume runs/shapes-tiny-1 --device cpu\n", said.stdout)
+    assert "fp32), but --device cpu was given\n" in minicait("train", *small, "--precision", "fp16").stderr
+    describe = "import minicait.selftest.machine as m; print(m.describe('cpu').result)"
+    said = subprocess.run([sys.executable, "-c", describe], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert said.stdout.endswith("; GPU: not looked for\n") and not (tmp_path / "imported").exists()

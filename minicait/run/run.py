@@ -13,15 +13,13 @@ from typing import Any
 
 from tqdm import tqdm
 
-from autograd import cuda
-
 from .. import __version__
 from ..data.groups import unwrapped
 from ..data.loader import Loader
 from ..data.shapes import Shapes
 from ..data.transforms import evaluation, training
 from ..files.weights import save_weights
-from ..machine import peak_megabytes
+from ..machine import peak_megabytes, why_no_gpu
 from ..models import Model
 from ..text import printable, shortened
 from ..train.checkpoint import Checkpoint, Snapshot
@@ -94,7 +92,7 @@ class Run:
     ) -> None:
         r = plan.recipe
         if device == "cpu" and r.precision != "fp32":
-            why = cuda.why_unusable()
+            why = why_no_gpu()
             reason = "--device cpu was given" if why is None else f"none is usable: {why}"
             raise ValueError(f"this run needs a GPU for {r.precision} (a CPU is fastest with fp32), but {reason}")
         self.plan, self.path, self.device, self.threads = plan, path, device, threads

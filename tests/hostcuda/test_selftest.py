@@ -39,6 +39,7 @@ def test_all_is_well(selftest):
         and "CuPy's memory pool: " in file
         and "unknown (" not in file.replace("unknown (HostCudaError: hostcuda cannot run cuBLAS, getVersion", "")
     )
+    assert "matrix products by cuBLAS, called directly" in " ".join(file.split())
     assert "steps skipped: " in file and "talking-heads attention " in file
 
 
