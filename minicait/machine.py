@@ -1,4 +1,4 @@
-"""The machine: its CPUs and how work is spread over them, why it has no GPU, and how much memory a process has taken."""
+"""The machine: its CPUs and how to spread work over them, why it has no GPU, and how much memory a process takes."""
 
 from __future__ import annotations
 

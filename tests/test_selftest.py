@@ -299,5 +299,7 @@ def test_a_cpu_that_was_asked_for_leaves_the_gpu_alone(tmp_path):
     assert re.search(r"resume: .*train --resume runs/shapes-tiny-1 --device cpu\n", said.stdout)
     assert "fp32), but --device cpu was given\n" in minicait("train", *small, "--precision", "fp16").stderr
     describe = "import minicait.selftest.machine as m; print(m.describe('cpu').result)"
-    said = subprocess.run([sys.executable, "-c", describe], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    said = subprocess.run(
+        [sys.executable, "-c", describe], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
     assert said.stdout.endswith("; GPU: not looked for\n") and not (tmp_path / "imported").exists()
