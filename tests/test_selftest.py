@@ -270,6 +270,7 @@ def test_the_host_and_the_gpu_apart(monkeypatch):
 
     monkeypatch.setattr(speed, "launch_times", times)
     monkeypatch.setattr(cuda, "free_memory", lambda error: None)
+    monkeypatch.setattr(speed, "release", lambda device: None)
     for gpu, limit in ((0.02, "the GPU"), (0.0111, "the host: the GPU waits for launches")):
         finding = speed.host_and_gpu("cuda")
         assert finding.result.startswith(f"batch 64: host 11.0 ms until the last launch, GPU {1e3 * gpu:.1f} ms from")

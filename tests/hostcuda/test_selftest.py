@@ -115,6 +115,19 @@ def test_times_of_the_host_and_the_gpu(monkeypatch):
     assert "batch 2: host " in speed.host_and_gpu("cuda").result
 
 
+def test_other_processes_find_the_memory_of_this_one(cp, monkeypatch):
+    pool = cp.get_default_memory_pool()
+    monkeypatch.setattr(speed, "launch_times", lambda *_: [(1.0, 1.0)])
+    cp.cuda.set_allocator(pool.malloc)  # hostcuda switches it off
+    try:
+        for part in (speed.memory, speed.host_and_gpu):
+            cp.zeros(1 << 20, "int8")
+            part("cuda")
+            assert pool.total_bytes() == 0
+    finally:
+        cp.cuda.set_allocator(None)
+
+
 def test_memory_that_runs_out_is_recognised(cp):
     for error in (cp.cuda.memory.OutOfMemoryError(1, 2), MemoryError(), RuntimeError("cudaErrorMemoryAllocation: x")):
         assert worker.is_out_of_memory(error)
