@@ -277,6 +277,16 @@ def test_the_host_and_the_gpu_apart(monkeypatch):
         assert finding.result.endswith(f"; the limit is {limit}")
 
 
+def test_a_block_in_each_precision(monkeypatch):
+    """NumPy against itself: float16 is close, and the gradients of all parameters are compared."""
+    monkeypatch.setattr(block, "BATCH", 1)
+    finding = block.block_agrees("cpu")
+    assert finding.verdict == OK and finding.result.startswith("largest relative difference: fp32 0.0e+00 (1e-05 allow")
+    assert len(finding.lines) == 3 * (2 + 18) and any(line.startswith("fp16 mlp.fc2.bias ") for line in finding.lines)
+    monkeypatch.setitem(block.ALLOWED, "fp16", 1e-5)
+    assert block.block_agrees("cpu").verdict == "differs"
+
+
 def test_other_bits_are_named(monkeypatch):
     """A sum in random order would be so; and a moment that a checkpoint lacks."""
     real, wrong = repeats.trained, {"repeated": False, "resumed": False}

@@ -49,8 +49,8 @@ def outcome(device: str, precision: str) -> dict[str, np.ndarray]:
     with ag.autocast(PRODUCTS[precision]):
         y = block(inputs["input"])
         gradients = ag.grad(y, list(inputs.values()), g)
-    found = {"result": y.data, **dict(zip(inputs, gradients, strict=True))}
-    return {name: to_device(value, "cpu") for name, value in found.items()}
+    found = {"result": y, **dict(zip(inputs, gradients, strict=True))}
+    return {name: value.numpy() for name, value in found.items() if value is not None}
 
 
 def _apart(value: np.ndarray, want: np.ndarray) -> float:
