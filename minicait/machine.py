@@ -1,4 +1,4 @@
-"""The machine: its CPUs and how work is spread over them, and how much memory a process has taken."""
+"""The machine: its CPUs and how to spread work over them, why it has no GPU, and how much memory a process takes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 import autograd as ag
+from autograd import cuda
 
 try:
     import resource
@@ -38,6 +40,15 @@ def cpu_count() -> int:
     except (OSError, ValueError):  # no such limit
         pass
     return count
+
+
+def why_no_gpu() -> str | None:
+    """Reason why this process computes on the CPU although it looked for a GPU. None if it did not look for one.
+
+    To look is to compute on it, which takes hundreds of megabytes there. Whoever asked for the CPU does not want that.
+    """
+    looked = "cupy" in sys.modules or find_spec("cupy") is None
+    return cuda.why_unusable() if looked else None
 
 
 def in_order(work: Callable[[Any], Any], items: Iterable[Any], workers: int, ahead: int | None = None) -> Iterator[Any]:

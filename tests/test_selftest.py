@@ -4,6 +4,8 @@ import argparse
 import json
 import os
 import re
+import subprocess
+import sys
 import threading
 from importlib import import_module
 from pathlib import Path
@@ -13,13 +15,15 @@ import pytest
 
 from autograd import cuda, kernels
 from autograd.cases import CASES, roundings_apart
-from minicait.bench import Job, Measured
+from minicait.bench import Job, Measured, OutOfMemoryError
 from minicait.cli import main, options
 from minicait.cli import selftest as command
 from minicait.models.cait import CaiT
-from minicait.selftest import machine, operations, parts, speed, training
+from minicait.selftest import block, machine, operations, parts, repeats, speed, training
 from minicait.selftest.report import OK, Finding, Part, anonymise, table
 from tests import stand_in_cupy
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +56,7 @@ def test_all_is_well(selftest):
     assert max(map(len, said.split("\n\n")[1].splitlines())) <= 100
     assert f"ok: {2 * len(CASES)} of {2 * len(CASES)} agree" in file
     assert "not run: skipped in a quick self-test" in file and "Traceback" not in file
+    assert "ok: equal bits when repeated and when resumed, in fp32" in file
     assert file.count("\n  step ") == 3 and file.count("\n  average ") == 1
     for case in CASES:
         assert len(re.findall(rf"^  {re.escape(str(case))} +float32 .* ok +float16 .* ok$", file, re.MULTILINE)) == 1
@@ -109,10 +114,12 @@ def test_a_gpu_that_is_asked_for_and_not_there(capsys, monkeypatch):
 def test_where_cupy_is_another_one(selftest, monkeypatch):
     """Operations agree on the tests' stand-in, and parts that ask for more than it has say so."""
     monkeypatch.setattr(operations, "gradients", lambda: Finding(OK, "checked on NumPy, as anywhere"))
+    monkeypatch.setattr(block, "BATCH", 1)
     with stand_in_cupy.installed(monkeypatch):
         code, _, file = selftest("--quick", "--gpu")
     assert code == 1 and f"{3 * len(CASES)} of {3 * len(CASES)} agree" in found(file, "operations")
     assert "unknown (AttributeError: " in found(file, "machine")
+    assert "matrix products by CuPy, with copies: slower" in found(file, "machine")
     assert "failed: AttributeError" in found(file, "memory")
 
 
@@ -203,8 +210,9 @@ def test_which_device(monkeypatch, capsys):
     args = argparse.Namespace(gpu=True, device="cuda:1")
     assert options.device(args) == command._device(args) == "cuda:1"
     names = [part.name for part in parts("cuda:1")]
-    assert "training, fp16" in names and "speed, training, fp16" in names
-    assert [part.name for part in parts("cpu")].count("speed, training") == 1
+    assert {"training, fp16", "speed, training, fp16", "block", "equal bits", "host and GPU"} <= set(names)
+    here = [part.name for part in parts("cpu")]
+    assert here.count("speed, training") == here.count("equal bits") == 1 and "block" not in here
 
 
 def test_help_names_the_exit_codes(capsys):
@@ -227,13 +235,78 @@ def test_speed_beside_pytorch_and_without(monkeypatch):
         monkeypatch.setattr(speed, "measure", measure)
         return speed.measured("cpu", "train").result
 
+    assert result(True, measure) == "batch 4: 8.0 images/s, 100 MB; PyTorch 8.0 images/s, 100 MB"
+    assert result(False, measure) == f"batch 4: 8.0 images/s, 100 MB; {speed.INSTALL}"
+    assert result(True, measure_without_timm) == "batch 4: 8.0 images/s, 100 MB; timm cannot be measured: no CUDA"
+
+
+@pytest.mark.parametrize("fits, tried", [(128, [128]), (32, [128, 64, 32]), (0, [128, 64, 32, 16, 8, 4, 2, 1])])
+def test_a_gpu_is_measured_with_as_many_images_as_fit(monkeypatch, fits, tried):
     jobs: list[Job] = []
-    monkeypatch.setattr(speed, "measure", lambda job, names, rounds: jobs.append(job) or measure(job, names, rounds))
-    speed.measured("cuda:1", "train", "fp16")
-    assert (jobs[0].device, jobs[0].precision) == ("cuda:1", "fp16")
-    assert result(True, measure) == "8.0 images/s, 100 MB; PyTorch 8.0 images/s, 100 MB"
-    assert result(False, measure) == f"8.0 images/s, 100 MB; {speed.INSTALL}"
-    assert result(True, measure_without_timm) == "8.0 images/s, 100 MB; timm cannot be measured: no CUDA"
+
+    def measure(job, names, rounds):
+        jobs.append(job)
+        if job.batch > fits:
+            raise OutOfMemoryError("minicait cannot be measured: out of memory")
+        return [Measured(name, [0.5] * rounds, 100.0) for name in names]
+
+    monkeypatch.setattr(speed, "find_spec", lambda name: None)
+    monkeypatch.setattr(speed, "measure", measure)
+    part = Part("speed", "", lambda: speed.measured("cuda:1", "train", "fp16"))
+    part.run()
+    assert [job.batch for job in jobs] == tried
+    assert {(job.device, job.precision, job.steps) for job in jobs} == {("cuda:1", "fp16", speed.STEPS)}
+    if fits:
+        assert part.finding.result.startswith(f"batch {fits}: {2 * fits}.0 images/s, 100 MB; PyTorch and timm are not")
+    else:
+        assert part.outcome == "failed: OutOfMemoryError: minicait cannot be measured: out of memory"
+
+
+def test_the_host_and_the_gpu_apart(monkeypatch):
+    def times(device, size, precision):
+        if size > 64:
+            raise RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")
+        return [(0.010, gpu), (0.012, gpu), (0.011, gpu)]
+
+    monkeypatch.setattr(speed, "launch_times", times)
+    monkeypatch.setattr(cuda, "free_memory", lambda error: None)
+    monkeypatch.setattr(speed, "release", lambda device: None)
+    for gpu, limit in ((0.02, "the GPU"), (0.0111, "the host: the GPU waits for launches")):
+        finding = speed.host_and_gpu("cuda")
+        assert finding.result.startswith(f"batch 64: host 11.0 ms until the last launch, GPU {1e3 * gpu:.1f} ms from")
+        assert finding.result.endswith(f"; the limit is {limit}")
+
+
+def test_a_block_in_each_precision(monkeypatch):
+    """NumPy against itself: float16 is close, and the gradients of all parameters are compared."""
+    monkeypatch.setattr(block, "BATCH", 1)
+    finding = block.block_agrees("cpu")
+    assert finding.verdict == OK and finding.result.startswith("largest relative difference: fp32 0.0e+00 (1e-05 allow")
+    assert len(finding.lines) == 3 * (2 + 18) and any(line.startswith("fp16 mlp.fc2.bias ") for line in finding.lines)
+    monkeypatch.setitem(block.ALLOWED, "fp16", 1e-5)
+    assert block.block_agrees("cpu").verdict == "differs"
+
+
+def test_other_bits_are_named(monkeypatch):
+    """A sum in random order would be so; and a moment that a checkpoint lacks."""
+    real, wrong = repeats.trained, {"repeated": False, "resumed": False}
+    calls = []
+
+    def trained(device, precision, interrupted=False):
+        arrays = real(device, precision, interrupted)
+        calls.append(interrupted)
+        if (wrong["resumed"] and interrupted) or (wrong["repeated"] and len(calls) == 2):
+            arrays["mean/head.weight"][0, 0] += 1e-7
+        return arrays
+
+    monkeypatch.setattr(repeats, "trained", trained)
+    assert repeats.bits_are_equal("cpu", ["fp32"]).verdict == OK
+    for how in wrong:
+        wrong.update(dict.fromkeys(wrong, False) | {how: True})
+        calls.clear()
+        finding = repeats.bits_are_equal("cpu", ["fp32"])
+        assert finding.result == f"other bits: fp32, {how}"
+        assert any(line.endswith(" arrays differ mean/head.weight") for line in finding.lines)
 
 
 def test_the_file_does_not_tell_whose_it_is(monkeypatch):
@@ -274,3 +347,27 @@ def test_long_cells_go_on_below():
     part.run()
     lines = table([part]).splitlines()
     assert len(lines) > 4 and max(map(len, lines)) <= 100
+
+
+def test_a_cpu_that_was_asked_for_leaves_the_gpu_alone(tmp_path):
+    """CuPy is there, and nothing imports it: that, or a look at the GPU, would take memory of it."""
+    (tmp_path / "cupy.py").write_text("import pathlib; pathlib.Path('imported').touch()")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+
+    def minicait(*options):
+        command = [sys.executable, "-m", "minicait", *options, "--device", "cpu"]
+        result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert not (tmp_path / "imported").exists()
+        return result
+
+    small = ["--img-size", "16", "--patch-size", "8", "--out", "runs"]
+    said = minicait("train", "--smoke", *small)
+    assert said.returncode == 0, said.stderr
+    assert "threads; as requested\n" in said.stdout
+    assert re.search(r"resume: .*train --resume runs/shapes-tiny-1 --device cpu\n", said.stdout)
+    assert "fp32), but --device cpu was given\n" in minicait("train", *small, "--precision", "fp16").stderr
+    describe = "import minicait.selftest.machine as m; print(m.describe('cpu').result)"
+    said = subprocess.run(
+        [sys.executable, "-c", describe], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert said.stdout.endswith("; GPU: not looked for\n") and not (tmp_path / "imported").exists()

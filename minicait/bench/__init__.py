@@ -21,6 +21,7 @@ from ..nn import DropPath
 from .batch import CLASSES
 from .folder import drawn_folder
 
+OUT_OF_MEMORY = "out of memory"
 WORK = {"train": "training step", "predict": "prediction", "folder": "prediction of JPEG files"}
 
 
@@ -52,6 +53,7 @@ class Job:
     precision: str = "fp32"  # or, on a GPU, "tf32" or "fp16"
     stochastic_depth: bool = False  # train with the drop rates of the preset; else nothing is dropped
     folder: str | None = None  # of JPEG files; `measure` draws one
+    steps: int = 1  # in a turn; a GPU is waited for only after the last
 
     def __post_init__(self) -> None:
         if self.device == "cpu" and self.precision != "fp32":
@@ -85,8 +87,12 @@ class Job:
         return 2 * multiply_adds * self.batch / 1e9
 
 
+class OutOfMemoryError(ValueError):
+    """The batch is too large for the device."""
+
+
 class Side:
-    """A worker process, which answers "begin", "step" (its seconds), "cpu" (seconds so far) and "peak" (megabytes)."""
+    """A worker process, which answers "begin", "step" (the seconds of one), "cpu" (seconds so far) and "peak" (MB)."""
 
     def __init__(self, name: str, job: Job) -> None:
         self.name = name
@@ -107,7 +113,7 @@ class Side:
             raise ValueError(f"the measurement of {self.name} ended early, with exit code {code}{killed}")
         result = json.loads(answer)
         if isinstance(result, str):
-            raise ValueError(result)
+            raise (OutOfMemoryError if result.endswith(OUT_OF_MEMORY) else ValueError)(result)
         return result
 
     def end(self) -> None:
@@ -120,7 +126,7 @@ class Side:
 
 
 def measure(job: Job, names: Sequence[str], rounds: int) -> list[Measured]:
-    """Measure all sides in turn, after an uncounted step of each."""
+    """Measure all sides in turn, after an uncounted turn of each."""
     with drawn_folder(job.batch) if job.work == "folder" else nullcontext() as folder:
         sides: list[Side] = []
         try:
@@ -131,10 +137,10 @@ def measure(job: Job, names: Sequence[str], rounds: int) -> list[Measured]:
                     side.ask(request)
             before = [side.ask("cpu") for side in sides]
             seconds = [[side.ask("step") for side in sides] for _ in range(rounds)]
-            after = [side.ask("cpu") for side in sides]
+            after, count = [side.ask("cpu") for side in sides], rounds * job.steps
             return [
                 Measured(side.name, [row[i] for row in seconds], side.ask("peak"),
-                         *((end - begin) / rounds for begin, end in zip(before[i], after[i], strict=True)))
+                         *((end - begin) / count for begin, end in zip(before[i], after[i], strict=True)))
                 for i, side in enumerate(sides)
             ]  # fmt: skip
         finally:

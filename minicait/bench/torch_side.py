@@ -30,7 +30,7 @@ _libraries: list[Any] = []  # of PyTorch: their operators disappear with them
 def torch_step(
     references: Mapping[str, Callable[[Any], Any]], job: Job, compiled: bool = False, bfloat16: bool = False
 ) -> Callable[[], Any]:
-    """Return a function that does one step in PyTorch, and waits for a GPU to complete it.
+    """Return a function that does one step in PyTorch. It may return before a GPU has completed it.
 
     bfloat16  under autocast to bfloat16, on a CPU
     """
@@ -51,10 +51,6 @@ def torch_step(
     kind, dtype = device.partition(":")[0], torch.bfloat16 if bfloat16 else torch.float16
     autocast = partial(torch.autocast, kind, dtype, enabled=half or bfloat16)
 
-    def wait() -> None:
-        if device != "cpu":
-            torch.cuda.synchronize(device)
-
     if job.work != "train":
         net.eval()
         batches: Any = file_batches(job, config) if job.folder else None
@@ -65,7 +61,6 @@ def torch_step(
             with torch.inference_mode(), autocast():
                 for images in batches:
                     net(images.to(device))
-            wait()
 
         return prediction
     images, labels = (torch.from_numpy(array).to(device) for array in random_batch(config.img_size[0], job.batch))
@@ -79,9 +74,7 @@ def torch_step(
         scaler.scale(loss).backward()
         scaler.step(optimiser)
         scaler.update()
-        wait()
 
-    wait()
     return step
 
 

@@ -25,11 +25,12 @@ from ..models import Model, create_model
 from ..train import Recipe, Trainer, predict
 from ..train.evaluate import predict_files
 from ..train.recipe import PRODUCTS
-from . import Job
+from . import OUT_OF_MEMORY, Job
 from .batch import CLASSES, random_batch
 from .cores import cpu_seconds
 from .torch_side import PLAIN, TIMM, torch_step
 
+TORCH = ("timm", "torch")  # sides in PyTorch
 MEMORY = 10_000  # images that a Grafit compares with
 Step = Callable[[], Any]
 
@@ -45,25 +46,41 @@ def main() -> None:
                 step = SIDES[name](job)
             elif request == "step":
                 assert step is not None
-                started = time.perf_counter()
-                step()
-                answer = time.perf_counter() - started
+                answer = timed(step, name, job)
             elif request == "cpu":
                 answer = cpu_seconds()
             else:
                 answer = peak(name, job.device)
-        except (ImportError, ValueError, MemoryError, cuda.DeviceError) as error:
-            answer = f"{name} cannot be measured: {error or 'out of memory'}"
+        except (ImportError, ValueError, cuda.DeviceError) as error:
+            answer = f"{name} cannot be measured: {error}"
         except Exception as error:
-            answer = f"{name} cannot be measured: {traceback.format_exception_only(error)[-1].splitlines()[0]}"
+            line = traceback.format_exception_only(error)[-1].splitlines()[0]
+            answer = f"{name} cannot be measured: {OUT_OF_MEMORY if is_out_of_memory(error) else line}"
         print(json.dumps(answer), flush=True)
+
+
+def timed(step: Step, name: str, job: Job) -> float:
+    """Seconds of one of several steps, after the last of which a GPU is waited for."""
+    started = time.perf_counter()
+    for _ in range(job.steps):
+        step()
+    if job.device != "cpu" and name.startswith(TORCH):
+        import_module("torch").cuda.synchronize(job.device)
+    elif job.device != "cpu":
+        cuda.module().cuda.Device(cuda.device_id(job.device)).synchronize()
+    return (time.perf_counter() - started) / job.steps
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """True for the errors of NumPy, CuPy, cuBLAS and PyTorch."""
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or cuda.is_out_of_memory(error)
 
 
 def peak(name: str, device: str) -> float:
     """Peak memory in megabytes; on a GPU, what the allocator took from it and keeps."""
     if device == "cpu":
         return peak_megabytes() or float("nan")
-    if name.startswith(("timm", "torch")):
+    if name.startswith(TORCH):
         return import_module("torch").cuda.max_memory_reserved(device) / 2**20
     cupy = cuda.module()
     with cupy.cuda.Device(int(device.partition(":")[2] or 0)):
@@ -86,7 +103,7 @@ def bench_step(
     processes: bool | None = None,
     precision: str = "fp32",
 ) -> Step:
-    """Return a function that does one step on the model's device, and waits for a GPU to complete it."""
+    """Return a function that does one step on the model's device. It may return before a GPU has completed it."""
     images, labels = random_batch(model.img_size[0], batch)
     images = to_device(images, model.device)
     if work == "predict":
@@ -99,8 +116,7 @@ def bench_step(
         return prediction
     recipe, targets = (None, labels) if not model.has_memory else two_views(model, labels)
     trainer = Trainer(model, recipe, None, threads, micro_batch, precision=precision, processes=processes)
-    wait = (lambda: None) if model.device == "cpu" else model.parameters()[0].data.device.synchronize
-    return lambda: (trainer.step(images, targets), wait())
+    return lambda: trainer.step(images, targets)
 
 
 def folder_step(model: Model, folder: Path, threads: int, micro_batch: int | None, precision: str) -> Step:

@@ -17,7 +17,7 @@ from ..models.grafit import GrafitConfig
 from ..run.console import next_commands
 from ..run.overview import PAGE
 from ..run.plan import Plan, absolute
-from ..run.run import new_run, resume_run
+from ..run.run import CHECKPOINT_MINUTES, new_run, resume_run
 from ..text import printable
 from ..train.recipe import recipe, with_settings
 from . import options
@@ -40,7 +40,7 @@ recipes:
   cait, deit, deit3, resmlp, patchconvnet, lvvit    ImageNet, as in the papers
   finetune, deit3-finetune                          the papers' fine-tuning at another resolution
 """
-NOT_PLANNED = {"resume", "device", "threads", "micro_batch", "skip_bad_images", "checkpoint_batches"}
+NOT_PLANNED = {"resume", "device", "threads", "micro_batch", "skip_bad_images", "checkpoint_minutes"}
 
 
 def add_to(commands: Any) -> None:
@@ -77,8 +77,8 @@ def add_to(commands: Any) -> None:
     options.add_machine(run)
     add("--evaluate-every", type=int, metavar="N", help="epochs from one evaluation to the next; the last is always "
         "evaluated (default: as often as takes a twentieth of the time)")  # fmt: skip
-    add("--checkpoint-batches", type=int, default=100, metavar="N",
-        help="write a checkpoint every N batches (default: %(default)s)")  # fmt: skip
+    add("--checkpoint-minutes", type=float, default=CHECKPOINT_MINUTES, metavar="M", help="within an epoch, write a "
+        "checkpoint every M minutes; 0: after every batch (default: %(default)g)")  # fmt: skip
     add("--runs", type=int, default=1, metavar="N", help="train with N seeds, and print mean and standard deviation")
     add("--smoke", action="store_true", help="train for a few seconds, to see that everything works")
     add("--overfit-one-batch", action="store_true", help="train on a single batch, to check the model")
@@ -86,8 +86,10 @@ def add_to(commands: Any) -> None:
 
 
 def _train(args: argparse.Namespace) -> int:
-    options.check_positive(args, "runs", "checkpoint_batches", "evaluate_every", "img_size", "patch_size")
-    machine = {**options.machine(args), "checkpoint_batches": args.checkpoint_batches}
+    options.check_positive(args, "runs", "evaluate_every", "img_size", "patch_size")
+    if not args.checkpoint_minutes >= 0:  # NaN is neither
+        raise ValueError(f"--checkpoint-minutes must be at least 0, got {args.checkpoint_minutes:g}")
+    machine = {**options.machine(args), "checkpoint_minutes": args.checkpoint_minutes}
     given = [name for name, default in args.defaults.items() if getattr(args, name) != default]
     if args.resume is not None and (planned := [options.flag(name) for name in given if name not in NOT_PLANNED]):
         raise ValueError(f"--resume continues a run as planned; omit {', '.join(planned)}")

@@ -18,7 +18,7 @@ from ..nn import drop_paths_drawn, residual
 from ..nn.layers import truncated_normal
 from . import cost
 from .config import Config
-from .cost import Cost, Part, cost_of
+from .cost import Cost, cost_of
 from .model import Family, LazyTensor, Model, Outputs, Published
 from .positions import resized_positions
 from .recognise import blocks_in
@@ -83,9 +83,8 @@ class CaiTConfig(TransformerConfig):
     def cost(self) -> Cost:
         d, h, n, tokens = self.dim, self.heads, self.patches, self.patches + 1
         stem = cost.linear(n, 3 * self.patch_size**2, d) + cost.values((1 + n) * d)
-        mixing = 2 * Part(h * h + h, h * h * n * n)
-        block = 2 * (cost.layer_norm(n, d) + cost.values(d)) + mixing
-        block += cost.attention(n, d, h) + cost.mlp(n, d, self.hidden)
+        block = 2 * (cost.layer_norm(n, d) + cost.values(d))
+        block += cost.talking_heads(n, d, h) + cost.mlp(n, d, self.hidden)
         class_block = cost.layer_norm(tokens, d) + cost.layer_norm(1, d) + cost.values(2 * d)
         class_block += cost.class_attention(tokens, d, h) + cost.mlp(1, d, self.hidden)
         head = cost.layer_norm(1, d) + cost.linear(1, d, self.num_classes)

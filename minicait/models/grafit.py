@@ -115,7 +115,7 @@ class GrafitConfig(Config):
             trunk.multiply_adds + heads.multiply_adds + n * e,
             trunk.activation_bytes + 4 * heads.saved + compared,
             trunk.forward_bytes + compared,
-            trunk.left_out,
+            *trunk[4:],
         )
 
 

@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from autograd.backend import Array, array_module
+from autograd.backend import Array, array_module, to_device
 
 from ..nn import Module, Parameter
 from .sweep import sweep
@@ -61,6 +61,11 @@ class FlatArrays(dict[str, Array]):
 
     def copy(self) -> FlatArrays:
         return FlatArrays(self.layout, self.array.copy())
+
+    def on(self, device: str) -> FlatArrays:
+        """The arrays on a device: these if they are there already, else copies, made at once."""
+        array = to_device(self.array, device)
+        return self if array is self.array else FlatArrays(self.layout, array)
 
     def add(self, other: FlatArrays, threads: int = 1) -> None:
         sweep(_add, self.array, other.array, threads=threads)

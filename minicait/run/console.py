@@ -14,7 +14,7 @@ from autograd import cuda
 from ..data.folder import ImageFolder
 from ..data.groups import fine_classes, unwrapped
 from ..data.source import NAMED, Source
-from ..machine import cpu_count, peak_megabytes
+from ..machine import cpu_count, peak_megabytes, why_no_gpu
 from ..text import printable
 from ..train.recipe import main_settings
 from .plan import FORWARD_COST
@@ -71,7 +71,7 @@ def device_line(device: str, threads: int | None = None) -> str:
     """The device, and why it was chosen."""
     if device != "cpu":
         return f"CuPy on {device}; the GPU works"
-    why = cuda.why_unusable()
+    why = why_no_gpu()
     return f"NumPy on {threads or cpu_count()} threads; {'as requested' if why is None else f'no GPU: {why}'}"
 
 
@@ -122,7 +122,8 @@ def _program() -> str:
 
 def _machine_options(run: Run) -> str:
     """--device, unless it is the default, and --skip-bad-images."""
-    device = "" if run.device == ("cuda" if cuda.cuda_available() else "cpu") else f" --device {run.device}"
+    default = "cuda" if why_no_gpu() is None else "cpu"
+    device = "" if run.device == default else f" --device {run.device}"
     return device + (" --skip-bad-images" if run.skip_bad else "")
 
 

@@ -7,12 +7,11 @@ import sys
 import time
 from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
-
-from autograd import cuda
 
 from .. import __version__
 from ..data.groups import unwrapped
@@ -20,14 +19,15 @@ from ..data.loader import Loader
 from ..data.shapes import Shapes
 from ..data.transforms import evaluation, training
 from ..files.weights import save_weights
-from ..machine import peak_megabytes
+from ..machine import peak_megabytes, why_no_gpu
 from ..models import Model
 from ..text import printable, shortened
-from ..train.checkpoint import Checkpoint, save_checkpoint
+from ..train.checkpoint import Checkpoint, Snapshot
 from ..train.evaluate import attention_inside
 from ..train.teacher import Teacher
 from ..train.trainer import Epoch, NotFiniteError, Trainer
 from .advice import SMALLER, error_advice, memory_advice, training_memory
+from .background import Background
 from .console import estimate, first_lines, resume_command
 from .finish import after_training
 from .folder import make_weights_folder, new_folder, read_plan, write_plan
@@ -40,6 +40,7 @@ from .progress import Progress, last_checkpoint, other_numerics, previous, set_a
 from .signals import Stopped, StopSignals
 
 CHECKPOINT = "checkpoint.safetensors"
+CHECKPOINT_MINUTES = 5.0
 ESTIMATE_AFTER = 5  # batches
 EVALUATION_BATCH = 64
 NAMED_BAD_IMAGES = 5  # more are only counted
@@ -74,7 +75,8 @@ class Run:
     """A training run in a folder: index.html, args.json, log.csv, curves.svg, train_batch.jpg, weights/,
     checkpoint.safetensors, report-1.html etc., and attention.png for a model that has a map of where it looks.
 
-    model  receives the weights of a checkpoint; by default the plan's initial model
+    checkpoint_minutes  from one checkpoint to the next within an epoch; each epoch ends with one, too
+    model               receives the weights of a checkpoint; by default the plan's initial model
     """
 
     def __init__(
@@ -83,18 +85,18 @@ class Run:
         path: Path,
         device: str = "cpu",
         threads: int | None = None,
-        checkpoint_batches: int = 100,
+        checkpoint_minutes: float = CHECKPOINT_MINUTES,
         skip_bad: bool = False,
         model: Model | None = None,
         micro_batch: int | None = None,
     ) -> None:
         r = plan.recipe
         if device == "cpu" and r.precision != "fp32":
-            why = cuda.why_unusable()
+            why = why_no_gpu()
             reason = "--device cpu was given" if why is None else f"none is usable: {why}"
             raise ValueError(f"this run needs a GPU for {r.precision} (a CPU is fastest with fp32), but {reason}")
         self.plan, self.path, self.device, self.threads = plan, path, device, threads
-        self.checkpoint_batches, self.skip_bad, self.micro_batch = checkpoint_batches, skip_bad, micro_batch
+        self.checkpoint_minutes, self.skip_bad, self.micro_batch = checkpoint_minutes, skip_bad, micro_batch
         side = plan.side() if model is None else model.img_size[0]
         images = plan.data.open(side, r.seed, r.crop_ratio)
         self.images = images._replace(val=images.train) if plan.overfit else images
@@ -119,8 +121,8 @@ class Run:
             self.trainer = Trainer(self.model, r, *machine, teacher)
         self.lock: FolderLock | None = None
         self.warnings: list[str] = []
-        self.signals = StopSignals()
-        self.start_time = time.perf_counter()  # minus the duration of earlier sessions
+        self.signals, self.background = StopSignals(), Background()
+        self.start_time = self.saved = time.perf_counter()  # the first minus the duration of earlier sessions
         self.rows: list[Row] = []
         self.best = -1.0
         drawn = unwrapped(self.images.val)
@@ -152,7 +154,7 @@ class Run:
         warnings = [f"warning: {printable(warning)}" for warning in self.warnings]
         print("\n".join([first_lines(self), *warnings]), flush=True)
         done, total = self.trainer.batches, self.plan.recipe.epochs * len(self.train_loader)
-        with self.signals, error_advice(self):
+        with self.signals, error_advice(self), self.background:
             if not done:
                 self._before_training()
             with tqdm(total=total, initial=done, disable=None, unit="batch") as self.bar:
@@ -182,8 +184,10 @@ class Run:
             sys.stdout.flush()
         if self.signals.received is not None:
             self._save_checkpoint()
+            self.background.wait()
             raise Stopped(self.signals.received, resume_command(self))
-        if self.trainer.batches % self.checkpoint_batches == 0:
+        self.background.raise_error()
+        if time.perf_counter() - self.saved >= 60 * self.checkpoint_minutes:
             self._save_checkpoint()
 
     def _after_epoch(self, epoch: Epoch) -> None:
@@ -217,6 +221,7 @@ class Run:
         self.overview.update(self, epoch.guesses)
         self._save_checkpoint()
         if self.signals.received is not None and epoch.number < self.plan.recipe.epochs:
+            self.background.wait()
             raise Stopped(self.signals.received, resume_command(self))
 
     def attention_inside(self, model: Model) -> float | None:
@@ -236,7 +241,13 @@ class Run:
         bad = [{str(i): reason for i, reason in loader.bad.items()} for loader in self.loaders]
         rows, seconds = [asdict(row) for row in self.rows], time.perf_counter() - self.start_time
         progress = Progress(**self._identity(), rows=rows, best=self.best, bad=bad, seconds=seconds)
-        save_checkpoint(self.trainer, self.checkpoint, asdict(progress), previous(self.checkpoint))
+        snapshot = Snapshot.of(self.trainer, asdict(progress))
+        write = partial(snapshot.write, self.checkpoint, previous(self.checkpoint))
+        if self.device == "cpu":  # the snapshot is not a copy
+            write()
+        else:
+            self.background.start(write)
+        self.saved = time.perf_counter()
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Return to the state of a checkpoint; later rows of the log are dropped."""

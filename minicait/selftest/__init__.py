@@ -4,8 +4,10 @@ machine     the CPU, the GPU, and versions
 compare     the same computation in two places, with differences counted in roundings
 operations  every operation of the engine, and every gradient
 kernels     kernels with CUDA code of our own, for rows of many lengths
+block       a block of cait_xxs24_224 at full size
 training    some steps of a small CaiT
-speed       memory of all this; a step and a prediction, beside PyTorch
+repeats     the same steps again, and from a checkpoint, with equal bits
+speed       memory of all this; a step and a prediction, beside PyTorch; the times of the host and the GPU
 report      parts, their table, and the file for a bug report
 """
 
@@ -15,7 +17,7 @@ from functools import partial
 
 from autograd.cases import CASES
 
-from . import kernels, machine, operations, speed, training
+from . import block, kernels, machine, operations, repeats, speed, training
 from .report import NOT_RUN, Finding, Part
 
 
@@ -25,6 +27,9 @@ def parts(device: str, quick: bool = False) -> list[Part]:
     pair = f"{device} against NumPy" if on_gpu else "NumPy against its float64"
     dtypes = "float32, float16" + (", float64" if on_gpu else "")
     rows = f"{min(kernels.LENGTHS)} to {max(kernels.LENGTHS)}"
+    precisions = training.PRECISIONS if on_gpu else ("fp32",)
+    most = max(speed.sizes(device))
+    images = f"batch {most}" + (" or what fits" if on_gpu else "")
     skip = partial(Finding, NOT_RUN, "skipped in a quick self-test")
     return [
         Part("machine", "CPU, GPU and versions", partial(machine.describe, device)),
@@ -33,11 +38,17 @@ def parts(device: str, quick: bool = False) -> list[Part]:
              partial(operations.values, device)),
         Part("kernels", f"rows of {rows}, heads, branches, AdamW, LAMB in {dtypes}: {pair}",
              partial(kernels.values, device)),
+        *([Part("block", f"a block of {block.MODEL} with {block.BATCH} images, forward and backward: {pair}",
+                partial(block.block_agrees, device))] if on_gpu else []),
         *(Part(f"training, {precision}", f"{training.STEPS} steps of a small CaiT, the same batches: {pair}",
                partial(training.losses_agree, device, precision))
-          for precision in (training.PRECISIONS if on_gpu else ("fp32",))),
+          for precision in precisions),
+        Part("equal bits", f"{training.STEPS} steps of a small CaiT repeated, and interrupted and resumed",
+             partial(repeats.bits_are_equal, device, precisions)),
         Part("memory", "peak memory of all of the above", partial(speed.memory, device)),
-        *(Part(f"speed, {name}", f"{speed.MODEL}, batch {speed.batch(device)}, {precision}",
+        *([Part("host and GPU", f"forward and backward of {speed.MODEL}, fp16, {images}",
+                skip if quick else partial(speed.host_and_gpu, device))] if on_gpu else []),
+        *(Part(f"speed, {name}", f"{speed.MODEL}, {precision}, {images}",
                skip if quick else partial(speed.measured, device, work, precision))
           for name, work, precision in (("training", "train", "fp32"),
                                         *([("training, fp16", "train", "fp16")] if on_gpu else []),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from collections.abc import Callable
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,11 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 from autograd import cuda
+from autograd.backend import to_device
+from autograd.kernels.gemm import gemm
 
 from .. import __version__
-from ..machine import cpu_count
+from ..machine import cpu_count, why_no_gpu
 from .report import OK, Finding
 
 PACKAGES = ("numpy", "pillow", "safetensors", "threadpoolctl", "cupy-cuda12x", "cupy-cuda13x", "cupy", "torch", "timm")
@@ -36,13 +40,17 @@ def describe(device: str) -> Finding:
         **{name: os.environ[name] for name in SETTINGS if name in os.environ},
     }
     short = f"{facts['CPU']}; Python {platform.python_version()}, NumPy {np.__version__} with {facts['BLAS']}; "
-    why_not = cuda.why_unusable()
-    if has_cupy := why_not is None or not why_not.startswith("CuPy is not installed"):
+    why_not = why_no_gpu()
+    gpus = "not looked for" if why_not is None else "none"
+    if "cupy" in sys.modules:
+        gpus = answer(gpu_names)
         facts |= {name: answer(question) for name, question in CUDA.items()}
-    gpus = answer(gpu_names) if has_cupy else "none"
+    if device != "cpu":
+        facts["matrix products"] = answer(partial(who_multiplies, device))
+        gpus += f"; matrix products {facts['matrix products']}"
     facts["GPU"] = gpus if why_not is None else f"{gpus}; not usable: {why_not}"
     facts["tested on"] = device
-    short += gpus if why_not is None else f"no GPU: {why_not}"
+    short += f"GPU: {gpus}" if why_not is None else f"no GPU: {why_not}"
     return Finding(OK, short, [f"{name + ':':22s} {value}" for name, value in facts.items()])
 
 
@@ -99,6 +107,13 @@ def cublas_version() -> str:
     if not hasattr(library, "getVersion"):
         return "unknown"
     return str(library.getVersion(cuda.cublas_handle()))
+
+
+def who_multiplies(device: str) -> str:
+    """Tell how batches of matrices are multiplied. CuPy itself would copy them first, and compute in float32."""
+    a = to_device(np.ones((3, 2, 5, 8), np.float16), device)
+    result = gemm(a, a.swapaxes(-1, -2), None, 1.0)
+    return "by CuPy, with copies: slower" if result is None else "by cuBLAS, called directly"
 
 
 CUDA: dict[str, Callable[[], str]] = {

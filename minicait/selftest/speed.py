@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import gc
+import statistics
+import time
 from importlib.util import find_spec
 
-from autograd import cuda
+import autograd as ag
+from autograd import cuda, random
+from autograd.backend import to_device
+from autograd.random import Stream
 
-from ..bench import Job, Measured, measure
+from ..bench import Job, Measured, OutOfMemoryError, measure
+from ..bench.batch import CLASSES, random_batch
 from ..machine import cpu_count, peak_megabytes
+from ..models import create_model
+from ..train import Trainer
+from ..train.recipe import PRODUCTS
 from .report import OK, Finding
 
 MODEL = "cait_xxs24_224"
+STEPS = 10  # on a GPU without a wait in between
+ROUNDS, WARM_UP = 3, 2
 INSTALL = "PyTorch and timm are not installed: pip install -e '.[compare]'"
 
 
@@ -23,28 +35,92 @@ def memory(device: str) -> Finding:
     used, held, free, total = (count / 2**20 for count in cuda.memory(device))
     lines = [f"CuPy's memory pool: {used:.1f} MB in use, {held:.1f} MB held, no less than the peak",
              f"the GPU: {free:.0f} of {total:.0f} MB are free"]  # fmt: skip
+    release(device)
     return Finding(OK, f"{process}; on the GPU {held:.0f} MB held by CuPy, of {total:.0f} MB", lines)
 
 
-def batch(device: str) -> int:
-    return 4 if device == "cpu" else 16
+def release(device: str) -> None:
+    """Return the memory of this process to the GPU, for the processes that are measured."""
+    gc.collect()
+    cupy = cuda.module()
+    with cupy.cuda.Device(cuda.device_id(device)):
+        cupy.get_default_memory_pool().free_all_blocks()
+
+
+def sizes(device: str) -> list[int]:
+    """Batches to try: the first for which there is memory is measured."""
+    return [4] if device == "cpu" else [1 << power for power in range(7, -1, -1)]
 
 
 def measured(device: str, work: str, precision: str = "fp32") -> Finding:
-    job = Job(MODEL, batch(device), work, cpu_count(), device=device, precision=precision)
-    rounds = 3 if device == "cpu" else 10
+    """Throughput and memory of steps that follow each other without a wait for the GPU in between."""
+    for size in sizes(device):
+        try:
+            return _measured(Job(MODEL, size, work, cpu_count(), None, device, precision, steps=_steps(device)))
+        except OutOfMemoryError as error:
+            reason = error
+    raise reason
+
+
+def _steps(device: str) -> int:
+    return 1 if device == "cpu" else STEPS
+
+
+def _measured(job: Job) -> Finding:
     beside, sides = INSTALL, []
     if find_spec("torch") is not None and find_spec("timm") is not None:
         try:
-            sides = measure(job, ["minicait", "timm"], rounds)
+            sides = measure(job, ["minicait", "timm"], ROUNDS)
             beside = f"PyTorch {_rate(job, sides[1])}"
+        except OutOfMemoryError:
+            raise
         except ValueError as error:  # if minicait was the cause, the next line raises again
             beside = str(error)
-    sides = sides or measure(job, ["minicait"], rounds)
+    sides = sides or measure(job, ["minicait"], ROUNDS)
     lines = [f"{side.name}: seconds {' '.join(f'{s:.4f}' for s in side.seconds)}, peak {side.megabytes:.0f} MB"
              for side in sides]  # fmt: skip
-    return Finding(OK, f"{_rate(job, sides[0])}; {beside}", lines)
+    return Finding(OK, f"batch {job.batch}: {_rate(job, sides[0])}; {beside}", lines)
 
 
 def _rate(job: Job, side: Measured) -> str:
     return f"{job.batch / side.median:.1f} images/s, {side.megabytes:.0f} MB"
+
+
+def host_and_gpu(device: str, precision: str = "fp16") -> Finding:
+    """Compare the times of the host and the GPU for forward and backward: the longer one limits the throughput."""
+    for size in sizes(device):
+        try:
+            times = launch_times(device, size, precision)
+        except Exception as error:
+            if not cuda.is_out_of_memory(error) or size == 1:
+                raise
+            cuda.free_memory(error)
+        else:
+            break
+    release(device)
+    host, gpu = (statistics.median(column) for column in zip(*times, strict=True))
+    limit = "the host: the GPU waits for launches" if gpu < 1.1 * host else "the GPU"
+    lines = [f"host {1e3 * a:.1f} ms, GPU {1e3 * b:.1f} ms" for a, b in times]
+    result = f"batch {size}: host {1e3 * host:.1f} ms until the last launch, GPU {1e3 * gpu:.1f} ms from the first "
+    return Finding(OK, f"{result}kernel to the last; the limit is {limit}", lines)
+
+
+def launch_times(device: str, size: int, precision: str) -> list[tuple[float, float]]:
+    """Seconds of several passes forward and backward: of the host until the last launch, and of the GPU by events."""
+    event = cuda.module().cuda.Event
+    model = create_model(MODEL, CLASSES, drop_path_rate=0.0)
+    trainer = Trainer(model, device=device, precision=precision)
+    images, labels = (to_device(array, device) for array in random_batch(model.img_size[0], size))
+    times = []
+    for number in range(WARM_UP + ROUNDS):
+        first, last = event(), event()
+        first.record()
+        started = time.perf_counter()
+        with random.using(Stream(0)), ag.autocast(PRODUCTS[precision]):
+            trainer.gradients(trainer.objective, images, {"labels": labels})
+        host = time.perf_counter() - started
+        last.record()
+        last.synchronize()
+        if number >= WARM_UP:
+            times.append((host, cuda.module().cuda.get_elapsed_time(first, last) / 1e3))
+    return times

@@ -5,13 +5,15 @@ Only a few steps, because differences grow from step to step: Adam may divide on
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from autograd import ops
 
 from ..data.loader import Loader
 from ..data.shapes import Shapes
-from ..models import create_model
+from ..models import Model, create_model
 from ..optim import LossScaler
 from ..train import Recipe, Trainer, predict
 from .report import DIFFERS, OK, Finding
@@ -44,11 +46,10 @@ def losses(
     device: str, precision: str = "fp32", dtype: str = "float32", processes: bool | None = None
 ) -> tuple[list[float], LossScaler]:
     """Return the loss of each step, and of the averaged weights on the last batch; and the loss scaler."""
-    model = create_model("cait_tiny_32", len(Shapes.classes), drop_path_rate=0.2).astype(dtype)
+    model = small_model(dtype)
+    batches = some_batches(model)
     trainer = Trainer(model, RECIPE, device, processes=processes, precision=precision)
-    shapes = Shapes(STEPS * BATCH, model.img_size[0])
     try:
-        batches = list(Loader(shapes, BATCH, training=True, threads=0))
         result = [trainer.step(images, labels) for images, labels in batches]
     finally:
         trainer.close()
@@ -57,3 +58,11 @@ def losses(
     with trainer.ema.applied():
         logits = predict(trainer.model, images.astype(dtype))
     return [*result, ops.cross_entropy(logits.astype(np.float64), labels).item()], trainer.scaler
+
+
+def small_model(dtype: str = "float32", seed: int = 0) -> Model:
+    return create_model("cait_tiny_32", len(Shapes.classes), drop_path_rate=0.2, seed=seed).astype(dtype)
+
+
+def some_batches(model: Model) -> list[Any]:
+    return list(Loader(Shapes(STEPS * BATCH, model.img_size[0]), BATCH, training=True, threads=0))

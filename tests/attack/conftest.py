@@ -12,7 +12,7 @@ from tests.attack.bounded import run
 
 collect_ignore_glob = [] if sys.platform == "linux" else ["test_*.py", "fuzz/*"]  # processes are forked and bounded
 SMALL = {"img_size": 16, "patch_size": 8, "dim": 12, "heads": 3, "depth": 2, "num_classes": 10, "layer_scale": 0.5}
-DATA = ["--train-images", "16", "--val-images", "8", "--batch-size", "8", "--epochs", "2", "--checkpoint-batches", "1"]
+DATA = ["--train-images", "16", "--val-images", "8", "--batch-size", "8", "--epochs", "2", "--checkpoint-minutes", "0"]
 
 
 @pytest.fixture(scope="session")

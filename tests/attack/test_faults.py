@@ -154,7 +154,7 @@ def test_a_worker_that_dies(tmp_path, number):
 def test_a_closed_terminal_saves_and_ends(tmp_path):
     """All output fails once the terminal is gone, and its shell passes the signal on: it comes twice."""
     train = ["train", "--device", "cpu", "--out", str(tmp_path), "--img-size", "16", "--epochs", "500",
-             "--train-images", "640", "--val-images", "20", "--checkpoint-batches", "100000"]  # fmt: skip
+             "--train-images", "640", "--val-images", "20", "--checkpoint-minutes", "1e5"]  # fmt: skip
     pid, master = pty.fork()
     if pid == 0:
         os.chdir(ROOT)
@@ -175,7 +175,7 @@ def test_a_closed_terminal_saves_and_ends(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_that_comes_twice_saves_once(tmp_path, number):
-    process, folder = started(*long_run(tmp_path), "--checkpoint-batches", 100000)
+    process, folder = started(*long_run(tmp_path), "--checkpoint-minutes", 1e5)
     process.send_signal(number)
     time.sleep(0.001)
     process.send_signal(number)

@@ -154,7 +154,7 @@ def test_a_part_from_somebody_else(weights, tmp_path):
 
 @pytest.mark.parametrize("step", [12, 40])
 def test_a_run_with_token_labels_that_is_killed_in_a_write(labels, tmp_path, step):
-    given = [*RUN, "--epochs", "2", "--checkpoint-batches", "1", "--set", "mix_token=true", "--set", "relabel=0.5",
+    given = [*RUN, "--epochs", "2", "--checkpoint-minutes", "0", "--set", "mix_token=true", "--set", "relabel=0.5",
              "--token-labels", labels]  # fmt: skip
     assert run(*given, "--out", tmp_path / "whole").code == 0
     folder = tmp_path / "killed/shapes-lvvit_mini-1"

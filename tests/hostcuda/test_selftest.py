@@ -2,13 +2,17 @@
 
 from importlib import import_module
 
+import numpy as np
 import pytest
 
 from autograd.cases import CASES
 from autograd.kernels import launch
+from minicait.bench import worker
 from minicait.cli import main
 from minicait.models.cait import CaiT
-from minicait.selftest import kernels, operations, training
+from minicait.selftest import block, kernels, operations, repeats, speed, training
+from minicait.train.gradients import Gradients
+from tests import hostcuda
 
 pytestmark = pytest.mark.hostcuda
 SMALL = {"img_size": 16, "patch_size": 8, "dim": 12, "heads": 3, "depth": 1, "layer_scale": 0.1}
@@ -20,6 +24,8 @@ def selftest(monkeypatch, tmp_path):
     monkeypatch.setattr(training, "create_model", lambda _, classes, **own: CaiT(classes, **SMALL, **own))
     monkeypatch.setattr(training, "STEPS", 2)
     monkeypatch.setattr(training, "BATCH", 4)
+    monkeypatch.setattr(block, "create_model", lambda _, **own: CaiT(10, **SMALL, **own))
+    monkeypatch.setattr(block, "BATCH", 3)
     monkeypatch.setattr(kernels, "MANY", 5000)
     monkeypatch.setattr(kernels, "TALKING", (1, 20, 2, 6))
 
@@ -39,6 +45,9 @@ def test_all_is_well(selftest):
         and "CuPy's memory pool: " in file
         and "unknown (" not in file.replace("unknown (HostCudaError: hostcuda cannot run cuBLAS, getVersion", "")
     )
+    assert "equal bits when repeated and when resumed, in fp32, tf32, fp16" in file
+    assert "ok: largest relative difference: fp32 " in file and "\n  fp16 attn.proj_w.weight " in file
+    assert "matrix products by cuBLAS, called directly" in " ".join(file.split())
     assert "steps skipped: " in file and "talking-heads attention " in file
 
 
@@ -58,3 +67,68 @@ def test_a_kernel_that_does_not_compile(selftest, monkeypatch):
     assert code == 1 and "over_nothing" in file
     assert "softmax, rows of 129" in file and "attention-two heads in float32 (error)" in " ".join(file.split())
     assert "training, fp32" in file and "layer norm, rows of 129 " in file
+
+
+def test_a_block_that_is_wrong_is_noticed(selftest, monkeypatch):
+    real = block.outcome
+
+    def wrong(device, precision):
+        found = real(device, precision)
+        if device != "cpu":
+            found["mlp.fc1.weight"][0, 0] *= 1.01 if precision == "fp32" else np.nan
+        return found
+
+    assert block.block_agrees("cuda").verdict == "ok"
+    monkeypatch.setattr(block, "outcome", wrong)
+    finding = block.block_agrees("cuda")
+    assert finding.verdict == "differs" and "tf32 nan (1e-02 allowed)" in finding.result
+
+
+def test_a_training_in_another_order_is_noticed(selftest, monkeypatch):
+    real = training.some_batches
+    calls = []
+    monkeypatch.setattr(
+        training, "some_batches", lambda model: real(model)[:: 1 if calls.append(1) or len(calls) == 1 else -1]
+    )
+    finding = repeats.bits_are_equal("cuda", ["fp16"])
+    assert finding.result == "other bits: fp16, repeated; fp16, resumed"
+
+
+def test_times_of_the_host_and_the_gpu(monkeypatch):
+    """A pass is launched without a wait, and its end is waited for."""
+    monkeypatch.setattr(speed, "create_model", lambda _, classes, **own: CaiT(classes, **SMALL, **own))
+    waits = []
+    real = Gradients.__call__
+
+    def counted(self, *args):
+        with hostcuda.counting() as count:
+            result = real(self, *args)
+        waits.append((count.synchronisations, count.copies_to_host))
+        return result
+
+    monkeypatch.setattr(Gradients, "__call__", counted)
+    with hostcuda.counting() as count:
+        times = speed.launch_times("cuda:1", 2, "fp16")
+    assert len(times) == speed.ROUNDS and all(host > 0 and gpu == 0 for host, gpu in times)  # nothing is timed there
+    assert waits == [(0, 0)] * (speed.ROUNDS + speed.WARM_UP) and count.synchronisations >= len(waits)
+    monkeypatch.setattr(speed, "sizes", lambda device: [2])
+    assert "batch 2: host " in speed.host_and_gpu("cuda").result
+
+
+def test_other_processes_find_the_memory_of_this_one(cp, monkeypatch):
+    pool = cp.get_default_memory_pool()
+    monkeypatch.setattr(speed, "launch_times", lambda *_: [(1.0, 1.0)])
+    cp.cuda.set_allocator(pool.malloc)  # hostcuda switches it off
+    try:
+        for part in (speed.memory, speed.host_and_gpu):
+            cp.zeros(1 << 20, "int8")
+            part("cuda")
+            assert pool.total_bytes() == 0
+    finally:
+        cp.cuda.set_allocator(None)
+
+
+def test_memory_that_runs_out_is_recognised(cp):
+    for error in (cp.cuda.memory.OutOfMemoryError(1, 2), MemoryError(), RuntimeError("cudaErrorMemoryAllocation: x")):
+        assert worker.is_out_of_memory(error)
+    assert not worker.is_out_of_memory(RuntimeError("no kernel image"))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from autograd import Tensor, ops
-from minicait.bench.worker import bench_step
+from minicait.bench import Job
+from minicait.bench.worker import bench_step, timed
 from minicait.cli import main
 from minicait.data import Shapes
 from minicait.data.loader import Loader
@@ -307,9 +308,12 @@ def test_the_command_line_trains_evaluates_and_predicts_there(tmp_path, capsys):
 
 @pytest.mark.parametrize("work", ["train", "predict"])
 def test_what_is_measured_waits_for_the_gpu(work):
-    """A step on the clock: it ends with a synchronisation, and takes no image from the host."""
+    """Several steps on the clock: after the last there is a synchronisation, and no image comes from the host."""
     step = bench_step(CaiT(**SMALL | {"depth": 1}).to("cuda"), 2, work, threads=1)
     step()
-    with hostcuda.counting() as count:
+    with hostcuda.counting() as one:
         step()
-    assert count.synchronisations >= 1 and all(size < 3 * 16 * 16 * 4 for size in count.bytes_to_device)
+    with hostcuda.counting() as three:
+        assert timed(step, "minicait", Job("cait_tiny_32", 2, work, 1, device="cuda", steps=3)) > 0
+    assert three.synchronisations == 3 * one.synchronisations + 1 and three.launches == 3 * one.launches
+    assert all(size < 3 * 16 * 16 * 4 for size in three.bytes_to_device)

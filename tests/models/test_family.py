@@ -30,8 +30,9 @@ def test_every_name(name):
     family, config = find_model(name)
     assert family.presets[name] is config and type(config) is family.model.config_type
     assert family.model.config_type.from_json(json.loads(json.dumps(config.to_json()))) == config
-    *costs, left_out = config.cost()
-    assert all(isinstance(n, int) and n > 0 for n in costs) and 0 <= left_out < config.cost().multiply_adds
+    cost = config.cost()
+    assert all(isinstance(n, int) for n in cost) and min(cost[:4]) > 0 and 0 <= cost.left_out < cost.multiply_adds
+    assert 0 <= cost.recomputed_bytes <= cost.recomputed_bytes + cost.narrow_bytes < cost.activation_bytes
     with shapes_only():  # of any size: no weights are drawn
         model = minicait.create_model(name, 10)
     assert type(model) is family.model and models.family_of(model) is family

@@ -189,7 +189,7 @@ def log(folder):
 
 
 def train(*options):
-    few = ["--train-images", "24", "--val-images", "12", "--batch-size", "8", "--checkpoint-batches", "2"]
+    few = ["--train-images", "24", "--val-images", "12", "--batch-size", "8", "--checkpoint-minutes", "0"]
     return main(["train", "--device", "cpu", *few, *map(str, options)])
 
 

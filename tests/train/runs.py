@@ -20,7 +20,7 @@ from minicait.models import FAMILIES
 
 ROOT = Path(__file__).parents[2]
 TINY = ["--preset", "tiny", "--img-size", "16", "--patch-size", "8", "--train-images", "48", "--val-images", "20",
-        "--batch-size", "8", "--epochs", "3", "--checkpoint-batches", "2"]  # fmt: skip
+        "--batch-size", "8", "--epochs", "3", "--checkpoint-minutes", "0"]  # fmt: skip
 
 
 def train(out, *options):

@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -9,7 +10,8 @@ from PIL import Image
 import minicait
 from minicait.cli import main
 from minicait.run.plan import Plan
-from minicait.train import recipe
+from minicait.train import Trainer, recipe
+from minicait.train.checkpoint import Snapshot
 from tests.train.runs import log, train
 
 
@@ -86,6 +88,8 @@ def test_smoke_and_overfit(tmp_path, capsys):
         (["--smoke", "--overfit-one-batch"], "choose one of --smoke and --overfit-one-batch"),
         (["--threads", "0"], "--threads must be at least 1, got 0"),
         (["--runs", "0"], "--runs must be at least 1, got 0"),
+        (["--checkpoint-minutes", "-1"], "--checkpoint-minutes must be at least 0, got -1"),
+        (["--checkpoint-minutes", "nan"], "--checkpoint-minutes must be at least 0, got nan"),
         (["--seed", "-1"], "seed must be at least 0, got -1"),
         (["--device", "tpu"], "unknown device 'tpu'"),
         (["--precision", "fp16"], "this run needs a GPU for fp16 (a CPU is fastest with fp32), but "),
@@ -143,3 +147,26 @@ def test_a_run_is_resumed_with_another_micro_batch(narrow, tmp_path, capsys):
     for wrong in ("0", "-1"):
         assert main(["train", "--out", str(tmp_path), "--micro-batch", wrong]) == 2
         assert capsys.readouterr().err == f"minicait: --micro-batch must be at least 1, got {wrong}\n"
+
+
+@pytest.mark.parametrize("minutes, seconds, batches", [
+    ("0", 0, [0, *range(1, 7), 6, *range(7, 13), 12]), ("1e5", 1000, [0, 6, 12]), ("5", 101, [0, 3, 6, 6, 9, 12, 12]),
+])  # fmt: skip
+def test_checkpoints_are_written_by_time(narrow, tmp_path, monkeypatch, minutes, seconds, batches):
+    """And before training, and after each epoch; a batch takes so many seconds."""
+    clock, written = [0.0], []
+    real_step, real_write = Trainer.step, Snapshot.write
+
+    def step(self, *args):
+        clock[0] += seconds
+        return real_step(self, *args)
+
+    def write(self, *args):
+        written.append(json.loads(self.text)["batches"])
+        real_write(self, *args)
+
+    monkeypatch.setattr(Trainer, "step", step)
+    monkeypatch.setattr(Snapshot, "write", write)
+    monkeypatch.setattr("minicait.run.run.time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    assert train(tmp_path, "--epochs", "2", "--checkpoint-minutes", minutes) == 0
+    assert written == batches

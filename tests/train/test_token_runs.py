@@ -20,7 +20,7 @@ from tests.models.small_models import SMALL_MODELS
 from tests.train.runs import assert_same_run, tensors
 
 LVVIT = ["--preset", "lvvit_mini", "--img-size", "16", "--patch-size", "4", "--batch-size", "6", "--epochs", "2",
-         "--checkpoint-batches", "1"]  # fmt: skip
+         "--checkpoint-minutes", "0"]  # fmt: skip
 SETTINGS = ["--set", "mix_token=true", "--set", "relabel=0.4", "--set", "rand_augment=9", "--set", "erasing=0.3"]
 
 
