@@ -36,6 +36,7 @@ class Count:
     bytes_on_device: list[int] = field(default_factory=list)  # copied from one place there to another
     allocations: list[int] = field(default_factory=list)
     synchronisations: int = 0
+    calls: list[tuple] = field(default_factory=list)  # of streams, events and copies: name and arguments, in order
 
     @property
     def launches(self) -> int:
