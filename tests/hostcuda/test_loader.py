@@ -86,15 +86,13 @@ def test_noise_is_rounded_to_less_than_one_part_in_fifty():
 @pytest.mark.parametrize("erasing", [0.0, 0.6])
 def test_mixing_in_the_same_launch(mixup, cutmix, erasing):
     loader = Loader(Shapes(40, 16), 10, True, 1, training(Augmentation(flip=0.5, erasing=erasing), 16), threads=2)
-    labels = [one_hot(batch.labels, 10) for batch in loader.epoch(0)]
-    want = [
-        mix(b.images, y, mixup, cutmix, Stream(0, "mix", i)) for i, (b, y) in enumerate(zip(loader.epoch(0), labels))
-    ]
+    batches = list(loader.epoch(0))
     with on_device(loader, "cuda") as device_loader, hostcuda.counting() as count:
         for i, batch in enumerate(device_loader.epoch(0)):
-            images, targets = batch.images.mix(labels[i], mixup, cutmix, Stream(0, "mix", i))
-            np.testing.assert_allclose(images.get(), want[i][0], rtol=0, atol=1e-6 + (erasing > 0) * 0.5 / STEPS)
-            np.testing.assert_array_equal(targets, want[i][1])
+            labels, how = one_hot(batch.labels, 10), (mixup, cutmix, Stream(0, "mix", i))
+            (images, targets), want = batch.images.mix(labels, *how), mix(batches[i].images, labels, *how)
+            np.testing.assert_allclose(images.get(), want[0], rtol=0, atol=1e-6 + (erasing > 0) * 0.5 / STEPS)
+            np.testing.assert_array_equal(targets, want[1])
     assert count.kernels == ["images_of_pixels"] * 4
 
 
@@ -157,11 +155,10 @@ def test_on_the_other_gpu(cp):
 
 def test_one_copy_of_bytes_a_batch_from_page_locked_memory_on_a_stream_of_its_own(cp):
     loader = Loader(Shapes(60, 8), 6, True, 0, training(Augmentation(erasing=0.5), 8), threads=2)
-    with hostcuda.counting() as count:
-        with on_device(loader, "cuda") as device_loader:
-            for batch in device_loader.epoch(0):
-                assert isinstance(batch.images, Pixels)
-                batch.images.normalised()
+    with hostcuda.counting() as count, on_device(loader, "cuda") as device_loader:
+        for batch in device_loader.epoch(0):
+            assert isinstance(batch.images, Pixels)
+            batch.images.normalised()
     size = 6 * (8 * 8 * 3 + 16)  # bytes, and the erased box
     assert count.bytes_to_device == [size] * 10 and not count.bytes_to_host and not count.bytes_on_device
     copies = [call for call in count.calls if call[0] == "memcpyAsync"]
