@@ -1,7 +1,9 @@
-"""Forked worker processes, which answer messages through a pipe each."""
+"""Forked worker processes, which answer messages through a pipe each, and the memory that they share."""
 
 from __future__ import annotations
 
+import math
+import mmap
 import multiprocessing
 import os
 import pickle
@@ -14,6 +16,8 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
 from typing import Any
+
+import numpy as np
 
 END = b""  # message to a worker
 
@@ -28,6 +32,16 @@ def can_fork() -> bool:
     A daemonic process, such as one of a `multiprocessing.Pool`, must not have children.
     """
     return sys.platform == "linux" and not multiprocessing.current_process().daemon
+
+
+def shared(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Zeros that processes share if they are forked later.
+
+    The memory has no name that could be left behind, and is not in /dev/shm, which containers limit to 64 MB.
+    """
+    count = math.prod(shape)
+    block = mmap.mmap(-1, max(1, count * np.dtype(dtype).itemsize))
+    return np.frombuffer(block, dtype, count).reshape(shape)
 
 
 class Forked:

@@ -25,11 +25,11 @@ import numpy as np
 from autograd import cuda
 
 from ..machine import blas_threads
-from ..processes import Forked, answer_messages, can_fork
+from ..processes import Forked, answer_messages, can_fork, shared
 from .loader import AHEAD, Batch, InMemory, Loader, Sample
 from .picture import MEAN, STD
 from .pixels import Pixels, Transfer
-from .slots import Slot, shared
+from .slots import Slot
 from .transforms import Viewing
 
 SLOTS = AHEAD + 1

@@ -1,10 +1,10 @@
 """Pixels: batches on their way to a GPU, as bytes, and the kernel that makes normalised images of them there.
 
-    image = (pixel / 255 - mean) / std, where nothing is erased; there, it is noise, which came as bytes
+    image = (pixel / 255 - mean) / std, or inside an erased box (pixel - 128) / 25: noise, which comes as bytes, too
     mixed = keep image + (1 - keep) partner, or for cutmix the partner inside a box and the image outside
 
-Bytes are a quarter of the floats that a model takes, and three of four passes over these are saved: normalising,
-erasing, mixing and the transposition from (H, W, 3) to (3, H, W) are one launch.
+Bytes are a quarter of the floats that a model takes. Normalising, erasing, mixing and the transposition from (H, W, 3)
+to (3, H, W) are one launch, which reads the bytes and writes the floats once.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from .slots import STEPS, ZERO, Slot
 _ARGUMENTS = ("raw uint8 pixels, raw int32 boxes, int32 images, int32 height, int32 width, "
               "float32 keep, float32 rest, int32 top, int32 bottom, int32 left, int32 right, "
               "float32 factor_0, float32 factor_1, float32 factor_2, "
-              "float32 shift_0, float32 shift_1, float32 shift_2")  # fmt: skip
-_CUDA = f"""
-    const float factor[3] = {{factor_0, factor_1, factor_2}}, shift[3] = {{shift_0, shift_1, shift_2}};
+              "float32 shift_0, float32 shift_1, float32 shift_2, float32 zero, float32 steps")  # fmt: skip
+_CUDA = """
+    const float factor[3] = {factor_0, factor_1, factor_2}, shift[3] = {shift_0, shift_1, shift_2};
     const unsigned plane = height * width, own = (unsigned)i / plane, place = (unsigned)i % plane;
     const int row = place / width, column = place % width;
     const bool pasted = top <= row && row < bottom && left <= column && column < right;
-    float mixed[3] = {{0, 0, 0}};
-    for (int k = 0; k < 2; k++) {{
+    float mixed[3] = {0, 0, 0};
+    for (int k = 0; k < 2; k++) {
         const float weight = k == 0 ? (pasted ? 0 : keep) : (pasted ? 1 : rest);
         if (weight == 0) continue;
         const long long image = k == 0 ? own : images - 1 - own, first = 3 * (image * plane + place);
         const bool erased = boxes[4 * image] <= row && row < boxes[4 * image + 1]
                          && boxes[4 * image + 2] <= column && column < boxes[4 * image + 3];
-        for (int c = 0; c < 3; c++) {{
+        for (int c = 0; c < 3; c++) {
             const float value = pixels[first + c];
-            mixed[c] += weight * (erased ? (value - {ZERO}) / {STEPS} : value * factor[c] - shift[c]);
-        }}
-    }}
+            mixed[c] += weight * (erased ? (value - zero) / steps : value * factor[c] - shift[c]);
+        }
+    }
     for (int c = 0; c < 3; c++) out[(3ll * own + c) * plane + place] = mixed[c];
 """  # a thread for each pixel: it reads three bytes of one image, or of two, and writes three floats
 
@@ -120,8 +120,8 @@ class Pixels:
         stream = cupy.cuda.get_current_stream()
         stream.wait_event(self.transfer.copied)
         elementwise(_ARGUMENTS, "raw float32 out", _CUDA, "images_of_pixels", "float32")(
-            pixels, boxes, self.count, self.height, self.width, keep, rest, *box, *self.factor, *self.shift, images,
-            size=self.count * self.height * self.width,
+            pixels, boxes, self.count, self.height, self.width, keep, rest, *box, *self.factor, *self.shift, ZERO,
+            STEPS, images, size=self.count * self.height * self.width,
         )  # fmt: skip
         self.transfer.read.record(stream)
         return images

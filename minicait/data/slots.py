@@ -1,29 +1,17 @@
-"""Slots: memory for batches that worker processes write and this process reads.
-
-Memory that is mapped as shared and anonymous before a fork is the same memory in all processes afterwards. Unlike a
-file in /dev/shm, which containers limit to 64 MB, it has no name that could be left behind.
-"""
+"""Slots: memory for batches that worker processes write, and a GPU copies."""
 
 from __future__ import annotations
 
-import math
-import mmap
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from ..processes import shared
 from .erasing import Erased
 from .loader import Sample, Targets
 
 STEPS = 25  # of noise in a unit: a byte then reaches from -5.1 to 5.1, and one value in three million is beyond
 ZERO = 128  # the byte of noise 0
-
-
-def shared(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Zeros that processes share if they are forked later."""
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    return np.frombuffer(mmap.mmap(-1, max(1, size)), dtype, math.prod(shape)).reshape(shape)
 
 
 class Slot:

@@ -112,11 +112,10 @@ def test_an_epoch_resumes_at_any_batch(number, start):
 
 
 def test_evaluation_has_every_image_once_and_its_own_colours():
+    crop = evaluation(16, 0.8, (0.5, 0.4, 0.3), (0.5, 0.25, 0.2))
     for size in (4, 8, 64):
-        loader = Loader(
-            Shapes(22, 16), size, transform=evaluation(16, 0.8, (0.5, 0.4, 0.3), (0.5, 0.25, 0.2)), threads=2
-        )
-        with on_device(loader, "cuda") as device_loader:
+        loader = Loader(Shapes(22, 16), size, transform=crop, threads=2)
+        with hostcuda.guarded(), on_device(loader, "cuda") as device_loader:
             for _ in range(2):
                 got = [batch._replace(images=batch.images.get()) for batch in device_loader]
                 equal(got, list(loader))
@@ -183,9 +182,12 @@ def test_the_order_of_copies_launches_and_events():
             given.append(job.slot)
 
         device_loader._give = give
-        for batch in device_loader.epoch(0):
+        for i, batch in enumerate(device_loader.epoch(0)):
             batch.images.normalised()
-            time.sleep(0.02)  # so that copies run ahead
+            deadline = time.monotonic() + 10
+            while i < 8 and time.monotonic() < deadline and not all(p.poll() for p in device_loader.workers.pipes):
+                time.sleep(0.001)
+            time.sleep(0.1)  # like a step that takes longer than the workers
         copied = {t.copied.ptr: i for i, t in enumerate(device_loader.transfers)}
         read = {t.read.ptr: i for i, t in enumerate(device_loader.transfers)}
         sources = {t.slot.bytes.ctypes.data: i for i, t in enumerate(device_loader.transfers)}
