@@ -32,6 +32,9 @@ class Slot:
         self.targets = {name: shared((batch_size, *value.shape), value.dtype) for name, value in like.items()}
 
     def put(self, row: int, sample: Sample) -> None:
+        if sample.view.pixels.shape != self.pixels.shape[1:]:
+            sizes = (f"{width} x {height}" for height, width, *_ in (self.pixels.shape[1:], sample.view.pixels.shape))
+            raise ValueError(f"images must have one size, got {' and '.join(sizes)}: give the loader a transform")
         self.pixels[row], self.boxes[row] = sample.view.pixels, 0
         if sample.view.erased is not None:
             self._erase(row, sample.view.erased)

@@ -55,7 +55,8 @@ class Trainer:
     """Train a model by a recipe; without one, by AdamW at a constant learning rate of 5e-4 with weight decay 0.05.
 
     model      any Module that maps images to logits
-    teacher    any callable from images to logits, for a recipe with distillation
+    teacher    any callable from images to logits, for a recipe with distillation; for a model on a GPU, `fit` hands it
+               images on that GPU
     processes  compute on processes instead of threads; by default on Linux
     objective  instead of the recipe's: a callable from `Outputs` and a dict of targets to a mean over samples
     precision  "fp32", "tf32" or "fp16", the precision of matrix products, instead of the recipe's. Weights stay

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from autograd.random import Stream
-from minicait.data import Augmentation, BadImageError, InMemory, Loader, Shapes, evaluation, mix, training
+from minicait.data import Augmentation, BadImageError, InMemory, LabelMaps, Loader, Shapes, evaluation, mix, training
 from minicait.data.device_loader import SLOTS, DeviceLoader, on_device
 from minicait.data.folder import train_and_val
 from minicait.data.mixing import one_hot
@@ -19,6 +19,7 @@ from minicait.data.slots import STEPS
 from minicait.processes import WorkerError
 from tests import hostcuda
 from tests.data.test_loader import damaged  # noqa: F401  (a fixture)
+from tests.data.test_token_labels import labelled, photos  # noqa: F401
 
 pytestmark = pytest.mark.hostcuda
 ROUNDING = 1 / (255 * 0.224)  # of a byte, in a normalised image
@@ -136,6 +137,25 @@ def test_workers_share_what_is_kept_in_memory(tmp_path):
             equal(got, list(Loader(Shapes(24, 8), 6, True, repeats=2, threads=1).epoch(number)))
     times = [len(path.read_text()) for path in tmp_path.iterdir()]
     assert sorted(times)[:-1] == [1] * (len(times) - 1) and max(times) <= 2  # the first also told its shape
+
+
+def test_label_maps_follow_the_crops(photos, tmp_path):  # noqa: F811
+    train, _ = train_and_val(photos)
+    maps = LabelMaps(labelled(tmp_path / "l.safetensors", train), train, (4, 4))
+    loader = Loader(train, 5, True, 1, training(Augmentation("resized", flip=0.5), 16), threads=2, label_maps=maps)
+    got = there(loader, 1)
+    equal(got, list(loader.epoch(1)))
+    assert set(got[0].targets) == {"labels", "token_labels", "crop_labels"}
+
+
+def test_images_of_another_size_are_an_error():
+    class Odd(Shapes):
+        def __getitem__(self, index):
+            image, label = super().__getitem__(index)
+            return image[: 4 + 4 * (index != 13)], label
+
+    with pytest.raises(ValueError, match=r"^images must have one size, got 8 x 8 and 8 x 4: give"):
+        there(Loader(Odd(20, 8), 5, threads=2))
 
 
 def test_on_the_other_gpu(cp):
