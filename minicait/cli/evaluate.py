@@ -11,6 +11,7 @@ from typing import Any
 from tqdm import tqdm
 
 from ..data.crops import check_crop_ratio
+from ..data.device_loader import on_device
 from ..data.loader import Batch, Loader
 from ..data.transforms import evaluation
 from ..files.pretrained import load_model, outputs_for
@@ -49,10 +50,10 @@ def _evaluate(args: argparse.Namespace) -> int:
     outputs = outputs_for(images.classes, info, model.num_classes)
     crop = evaluation(side, ratio, info.mean, info.std)
     loader = Loader(images, args.batch_size, transform=crop, threads=args.threads, skip_bad=args.skip_bad_images)
-    batches = (Batch(x, outputs[labels]) for x, labels in tqdm(loader, disable=None, unit="batch"))
     start = time.perf_counter()
     memory = evaluation_memory(model, min(args.batch_size, len(images)), args.micro_batch)
-    with memory_advice(device, memory, "a smaller --img-size"):
+    with memory_advice(device, memory, "a smaller --img-size"), on_device(loader, device) as there:
+        batches = (Batch(x, outputs[labels]) for x, labels in tqdm(there, disable=None, unit="batch"))
         scores = evaluate(model.to(device), batches, args.threads, args.micro_batch, outputs)
     if not math.isfinite(scores.loss):
         raise ValueError(NOT_FINITE)

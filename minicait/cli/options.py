@@ -86,7 +86,11 @@ def add_device(group: Any) -> None:
 def add_machine(group: Any) -> None:
     add_device(group)
     add = group.add_argument
-    add("--threads", type=int, help="on a CPU, without effect on results (default: all CPUs this process may use)")
+    add(
+        "--threads",
+        type=int,
+        help="on a CPU, or processes that prepare images for a GPU; no effect on results (default: all usable CPUs)",
+    )
     add("--micro-batch", type=int, metavar="N",
         help="images at a time; changes rounding only (default: a few on a CPU, the batch on a GPU)")  # fmt: skip
     add("--skip-bad-images", action="store_true", help="skip corrupt images, and count them")

@@ -15,6 +15,7 @@ from PIL import Image
 from tqdm import tqdm
 
 from ..data.crops import centre_crop
+from ..data.device_loader import on_device
 from ..data.groups import fine_classes, fine_labels, unwrapped
 from ..data.loader import Loader
 from ..data.picture import Picture
@@ -136,7 +137,8 @@ class Files:
 def _embedded(args: argparse.Namespace, model: Model, info: Info, dataset: Any) -> Searched:
     transform = evaluation(model.img_size[0], info.crop_ratio, info.mean, info.std)
     loader = Loader(dataset, BATCH, False, args.seed, transform, 1, args.threads, args.skip_bad_images, numbered=True)
-    images = embed_batches(model, tqdm(loader, disable=None, unit="batch"), args.threads, args.micro_batch)
+    with on_device(loader, model.device) as there:
+        images = embed_batches(model, tqdm(there, disable=None, unit="batch"), args.threads, args.micro_batch)
     if not np.isfinite(images.vectors).all():
         raise ValueError(NOT_FINITE)
     for reason in loader.bad.values():

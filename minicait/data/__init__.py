@@ -5,6 +5,7 @@ groups       coarse labels and fine ones
 picture      image files of six `formats`, decoded to upright RGB
 transforms   crops, `randaugment` or `three_augment`, and `erasing` for training; a centre crop for evaluation
 loader       batches, prepared on threads; `mixing` applies mixup and cutmix to one
+device_loader  batches on a GPU: processes write bytes into `slots`, `pixels` copies them and makes images of them
 label_file   what an annotator saw in every cell of every image; `label_part` is such a file while it is made
 token_labels a label for every token of a crop, cut out of a label map by `roi_align`
 imagenet     ImageNet's class names

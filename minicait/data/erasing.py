@@ -3,25 +3,45 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 from .crops import Range
 from .mixing import Box
 
+AREA: Range = (0.02, 1 / 3)  # of a box, as a fraction of the image's
+ASPECT = 0.3  # least height / width of a box
+
+
+class Erased(NamedTuple):
+    """A box of an image, and the noise that fills it."""
+
+    box: Box
+    noise: np.ndarray  # (3, height, width) float32
+
+    def fill(self, image: np.ndarray) -> None:
+        """Write the noise into a normalised image (3, H, W)."""
+        top, bottom, left, right = self.box
+        image[:, top:bottom, left:right] = self.noise
+
 
 def random_erasing(
-    image: np.ndarray, rng: np.random.Generator, probability: float, area: Range = (0.02, 1 / 3), aspect: float = 0.3
-) -> None:
-    """Fill a random box of a normalised image (3, H, W) with standard normal noise, in place."""
+    height: int,
+    width: int,
+    rng: np.random.Generator,
+    probability: float,
+    area: Range = AREA,
+    aspect: float = ASPECT,
+) -> Erased | None:
+    """Draw a box and standard normal noise for it; None if nothing is to be erased, or no box fits."""
     if rng.random() >= probability:
-        return
-    channels, height, width = image.shape
+        return None
     box = box_to_erase(height, width, rng, area, aspect)
-    if box is not None:
-        top, bottom, left, right = box
-        shape = channels, bottom - top, right - left
-        image[:, top:bottom, left:right] = rng.standard_normal(shape, dtype=np.float32)
+    if box is None:
+        return None
+    top, bottom, left, right = box
+    return Erased(box, rng.standard_normal((3, bottom - top, right - left), dtype=np.float32))
 
 
 def box_to_erase(height: int, width: int, rng: np.random.Generator, area: Range, aspect: float) -> Box | None:

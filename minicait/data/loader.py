@@ -1,7 +1,7 @@
 """Loader: batches in an order that depends only on (seed, epoch), so that training can resume at any step.
 
-Threads read and prepare images a batch or two ahead. Each image has its own random stream, keyed by epoch and position,
-so results do not depend on the number of threads.
+Threads read and prepare images a batch or two ahead; for a GPU, processes do (`device_loader`). Each image has its own
+random stream, keyed by epoch and position, so results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Targets = dict[str, np.ndarray]  # "labels", and others; samples on axis 0
 
 
 class Batch(NamedTuple):
-    images: np.ndarray  # (B, 3, H, W) float32, normalised
+    images: Any  # (B, 3, H, W) float32, normalised; or on their way to a GPU, see `pixels`
     targets: np.ndarray | Targets  # labels (B,), or a dict if there is more than labels
 
     @property
@@ -48,7 +48,7 @@ class Batch(NamedTuple):
 
 
 class Sample(NamedTuple):
-    image: np.ndarray
+    view: View
     targets: dict[str, Any]  # for this image alone
 
 
@@ -120,20 +120,21 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Iterate over one epoch: the first call over epoch 0, the next over epoch 1, and so on."""
+        return self.epoch(self.next_epoch())
+
+    def next_epoch(self) -> int:
+        """Number of the epoch that iteration is about to go over."""
         self._next_epoch += 1
-        return self.epoch(self._next_epoch - 1)
+        return self._next_epoch - 1
 
     def epoch(self, number: int, start: int = 0) -> Generator[Batch]:
         """Yield the batches of an epoch, from batch `start` on. Closing the generator ends its threads."""
-        order = self._order(number)
-        stream = Stream(self.seed, "augment", step=number)
-        last = min(len(order), len(self) * self.batch_size)
-        edges = [(i, min(i + self.batch_size, last)) for i in range(start * self.batch_size, last, self.batch_size)]
+        order, stream, edges = self.order(number), self.stream(number), self.edges(start)
         size = max(1, min(CHUNK, self.batch_size // max(1, self.threads)))  # a small batch still occupies all threads
         chunks = [range(i, min(i + size, end)) for begin, end in edges for i in range(begin, end, size)]
 
         def prepare(positions: range) -> list[Sample | None]:
-            return [self._sample(order, position, stream) for position in positions]
+            return [self.sample(order, position, stream, self._view) for position in positions]
 
         ready: Iterator[Any] = map(prepare, chunks)
         if self.threads:
@@ -146,54 +147,80 @@ class Loader:
                 self.waited += time.perf_counter() - before
                 yield batch
 
-    def _order(self, epoch: int) -> np.ndarray:
+    def edges(self, start: int = 0) -> list[tuple[int, int]]:
+        """First position and end of the batches of an epoch, from batch `start` on."""
+        last = min(len(self.dataset), len(self) * self.batch_size)
+        return [(i, min(i + self.batch_size, last)) for i in range(start * self.batch_size, last, self.batch_size)]
+
+    def stream(self, epoch: int) -> Stream:
+        """Random numbers of the augmentation of an epoch."""
+        return Stream(self.seed, "augment", step=epoch)
+
+    def order(self, epoch: int) -> np.ndarray:
+        """Indices of the images of an epoch, by position."""
         order = np.arange(len(self.dataset))
         if self.training:
             Stream(self.seed, "order", step=epoch).generator().shuffle(order)
             order = np.repeat(order[: -(-len(order) // self.repeats)], self.repeats)[: len(order)]
         return order
 
-    def _sample(self, order: np.ndarray, position: int, stream: Stream) -> Sample | None:
-        """Return the prepared image at a position of the epoch, and its targets; None if it is skipped."""
+    def sample(
+        self, order: np.ndarray, position: int, stream: Stream, look: Callable[[Any, Stream], View]
+    ) -> Sample | None:
+        """Return what `look` sees of the image at a position of the epoch, and its targets; None if it is skipped."""
         count = len(order) if self.training else 1
         for index in (int(order[(position + i) % len(order)]) for i in range(count)):
             try:
                 image, label = self.dataset[index]
-                view = self._view(image, stream.at(sample=position))
+                view = look(image, stream.at(sample=position))
                 targets: dict[str, Any] = {"labels": label} | ({"samples": index} if self.numbered else {})
                 if self.label_maps is not None:
                     targets |= self.label_maps(index, view.box, view.flipped)
-                return Sample(view.pixels, targets)
+                return Sample(view, targets)
             except BadImageError as error:
                 if not self.skip_bad:
                     raise
-                self.bad[index] = str(error)
-                if len(self.bad) > MAX_BAD:
-                    raise BadImageError(f"more than {MAX_BAD:,} images cannot be read; the last: {error}") from error
+                self.skip(index, str(error))
         if self.training:
             raise BadImageError("none of the images can be read")
         return None
 
-    def _view(self, image: Any, stream: Stream) -> View:
-        """The prepared image, and what it shows."""
+    def skip(self, index: int, reason: str) -> None:
+        """Note that an image cannot be read; raise BadImageError if too many cannot."""
+        self.bad[index] = reason
+        if len(self.bad) > MAX_BAD:
+            raise BadImageError(f"more than {MAX_BAD:,} images cannot be read; the last: {reason}")
+
+    def look(self, image: Any, stream: Stream) -> View:
+        """The prepared image as uint8 pixels (H, W, 3), for a transform that tells what it has cut out, or none."""
         if self.transform is None:
-            return View(normalise(image if isinstance(image, np.ndarray) else np.asarray(image.decode())))
-        picture = image if isinstance(image, Picture) else Picture(image)
+            return View(image if isinstance(image, np.ndarray) else np.asarray(image.decode()))
+        assert isinstance(self.transform, Viewing)
+        return self.transform.look(_picture(image), stream.generator())
+
+    def _view(self, image: Any, stream: Stream) -> View:
+        """The prepared image, normalised, and what it shows."""
+        if self.transform is None:
+            return View(normalise(self.look(image, stream).pixels))
         if isinstance(self.transform, Viewing):
-            return self.transform.view(picture, stream.generator())
-        return View(self.transform(picture, stream.generator()))
+            return self.transform.view(_picture(image), stream.generator())
+        return View(self.transform(_picture(image), stream.generator()))
+
+
+def _picture(image: Any) -> Picture:
+    return image if isinstance(image, Picture) else Picture(image)
 
 
 def _stacked(samples: list[Sample]) -> Batch:
     targets = {name: np.array([sample.targets[name] for sample in samples]) for name in samples[0].targets}
-    return Batch(np.stack([sample.image for sample in samples]), targets if len(targets) > 1 else targets["labels"])
+    return Batch(np.stack([s.view.pixels for s in samples]), targets if len(targets) > 1 else targets["labels"])
 
 
 def readable_images(dataset: Dataset, transform: Transform | None, indices: Iterable[int]) -> dict[int, np.ndarray]:
     """Return prepared images by their index in the dataset; damaged images are skipped."""
     loader, order = Loader(dataset, 1, transform=transform, threads=0, skip_bad=True), np.array([*indices], int)
-    samples = {int(index): loader._sample(order, position, Stream()) for position, index in enumerate(order)}
-    return {index: sample.image for index, sample in samples.items() if sample is not None}
+    samples = {int(order[i]): loader.sample(order, i, Stream(), loader._view) for i in range(len(order))}
+    return {index: sample.view.pixels for index, sample in samples.items() if sample is not None}
 
 
 class Chosen(NamedTuple):
@@ -208,8 +235,8 @@ def some_of_each_class(dataset: Dataset, transform: Transform | None, count: int
     order = np.arange(0, len(dataset), max(1, len(dataset) // (4 * of_each * len(dataset.classes))))
     found: list[Chosen] = []
     for position in range(len(order)):
-        if len(found) < count and (sample := loader._sample(order, position, Stream())) is not None:
+        if len(found) < count and (sample := loader.sample(order, position, Stream(), loader._view)):
             label = int(sample.targets["labels"])
             if [chosen.label for chosen in found].count(label) < of_each:
-                found.append(Chosen(int(order[position]), label, sample.image))
+                found.append(Chosen(int(order[position]), label, sample.view.pixels))
     return sorted(found, key=lambda chosen: chosen.label)

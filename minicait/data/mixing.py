@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from autograd.random import Stream
@@ -17,33 +19,61 @@ def one_hot(labels: np.ndarray, classes: int) -> np.ndarray:
     return np.eye(classes, dtype=np.float32)[labels]
 
 
+class Mixing(NamedTuple):
+    """How a batch is mixed with itself in reverse order."""
+
+    keep: float  # weight of an image's own target
+    box: Box | None = None  # what cutmix takes from the partner; None: mixup, which blends whole images
+
+    def images(self, images: np.ndarray) -> np.ndarray:
+        if self.box is None:
+            return _blend(images, self.keep)
+        top, bottom, left, right = self.box
+        mixed = images.copy()
+        mixed[..., top:bottom, left:right] = images[::-1, :, top:bottom, left:right]
+        return mixed
+
+    def targets(self, targets: np.ndarray) -> np.ndarray:
+        return _blend(targets, self.keep)
+
+
 def mix(images: np.ndarray, targets: np.ndarray, mixup_alpha: float, cutmix_alpha: float, stream: Stream) -> Pair:
     """Apply mixup or cutmix to a batch, either with probability 1/2; lambda ~ Beta(alpha, alpha), alpha 0 disables."""
+    height, width = images.shape[-2:]
+    mixing = draw_mixing(height, width, mixup_alpha, cutmix_alpha, stream)
+    return (images, targets) if mixing is None else (mixing.images(images), mixing.targets(targets))
+
+
+def draw_mixing(height: int, width: int, mixup_alpha: float, cutmix_alpha: float, stream: Stream) -> Mixing | None:
+    """Draw how `mix` mixes a batch of images of this size; None if it does not."""
     if mixup_alpha <= 0 and cutmix_alpha <= 0:
-        return images, targets
+        return None
     rng = stream.generator()
     use_cutmix = cutmix_alpha > 0 and (mixup_alpha <= 0 or rng.random() < 0.5)
     alpha = cutmix_alpha if use_cutmix else mixup_alpha
     keep = float(rng.beta(alpha, alpha))
     if not use_cutmix:
-        return mixup(images, targets, keep)
-    height, width = images.shape[-2:]
+        return Mixing(keep)
     centre = int(rng.integers(height)), int(rng.integers(width))
-    return cutmix(images, targets, box_around(centre, (height, width), keep))
+    return _pasting(box_around(centre, (height, width), keep), (height, width))
 
 
 def mixup(images: np.ndarray, targets: np.ndarray, keep: float) -> Pair:
     """Blend whole images (Zhang et al., 2018): keep x + (1 - keep) x', and likewise the targets."""
-    return _blend(images, keep), _blend(targets, keep)
+    mixing = Mixing(keep)
+    return mixing.images(images), mixing.targets(targets)
 
 
 def cutmix(images: np.ndarray, targets: np.ndarray, box: Box) -> Pair:
     """Paste a box of the partner image (Yun et al., 2019) and blend the targets by area."""
+    height, width = images.shape[-2:]
+    mixing = _pasting(box, (height, width))
+    return mixing.images(images), mixing.targets(targets)
+
+
+def _pasting(box: Box, size: tuple[int, int]) -> Mixing:
     top, bottom, left, right = box
-    mixed = images.copy()
-    mixed[..., top:bottom, left:right] = images[::-1, :, top:bottom, left:right]
-    keep = 1 - (bottom - top) * (right - left) / (images.shape[-2] * images.shape[-1])
-    return mixed, _blend(targets, keep)
+    return Mixing(1 - (bottom - top) * (right - left) / (size[0] * size[1]), box)
 
 
 def box_around(centre: tuple[int, int], size: tuple[int, int], keep: float) -> Box:

@@ -19,7 +19,7 @@ from .crops import (
     resized_crop_box,
     simple_crop,
 )
-from .erasing import random_erasing
+from .erasing import Erased, random_erasing
 from .picture import MEAN, STD, Picture, normalise
 from .randaugment import IN_PLACE, OPERATIONS, rand_augment
 from .three_augment import three_augment
@@ -37,13 +37,30 @@ class View(NamedTuple):
     pixels: np.ndarray
     box: Fractions = WHOLE  # may reach beyond the image, where a crop is black
     flipped: bool = False
+    erased: Erased | None = None  # if pixels are those before normalisation, what is to be erased after it
 
 
 class Viewing:
-    """A transform that can also tell what it has cut out: `view` returns a View, and a call its pixels."""
+    """A transform that can also tell what it has cut out: `view` returns a View, and a call its pixels.
 
-    def __init__(self, view: Callable[[Picture, np.random.Generator | None], View]) -> None:
-        self.view = view
+    look       cuts out and augments: returns a View of uint8 pixels (H, W, 3)
+    mean, std  by which `view` then normalises them
+    """
+
+    def __init__(
+        self,
+        look: Callable[[Picture, np.random.Generator | None], View],
+        mean: Sequence[float] = MEAN,
+        std: Sequence[float] = STD,
+    ) -> None:
+        self.look, self.mean, self.std = look, mean, std
+
+    def view(self, picture: Picture, rng: np.random.Generator | None) -> View:
+        seen = self.look(picture, rng)
+        pixels = normalise(seen.pixels, self.mean, self.std)
+        if seen.erased is not None:
+            seen.erased.fill(pixels)
+        return seen._replace(pixels=pixels, erased=None)
 
     def __call__(self, picture: Picture, rng: np.random.Generator | None) -> np.ndarray:
         return self.view(picture, rng).pixels
@@ -88,7 +105,7 @@ def training(augmentation: Augmentation, side: int, crop_ratio: float = 1.0, tok
         raise ValueError(f"token labels cannot follow crop={augmentation.crop}; choose one of {known}")
     operations = IN_PLACE if token_labels else OPERATIONS
 
-    def view(picture: Picture, rng: np.random.Generator | None) -> View:
+    def look(picture: Picture, rng: np.random.Generator | None) -> View:
         rng = np.random.default_rng() if rng is None else rng
         if augmentation.crop == "resized":
             image, box = _resized_crop(picture, rng, side, augmentation.crop_scale)
@@ -108,24 +125,21 @@ def training(augmentation: Augmentation, side: int, crop_ratio: float = 1.0, tok
             image = three_augment(image, rng)
         if augmentation.colour_jitter:
             image = colour_jitter(image, rng, augmentation.colour_jitter)
-        pixels = normalise(np.asarray(image))
-        if augmentation.erasing:
-            random_erasing(pixels, rng, augmentation.erasing)
-        return View(pixels, box, flipped)
+        erased = random_erasing(side, side, rng, augmentation.erasing) if augmentation.erasing else None
+        return View(np.asarray(image), box, flipped, erased)
 
-    return Viewing(view)
+    return Viewing(look)
 
 
-def evaluation(
-    side: int, crop_ratio: float = 1.0, mean: Sequence[float] = MEAN, std: Sequence[float] = STD
-) -> Transform:
+def evaluation(side: int, crop_ratio: float = 1.0, mean: Sequence[float] = MEAN, std: Sequence[float] = STD) -> Viewing:
     """Centre crop and normalisation, pixel for pixel as in the reference."""
     check_crop_ratio(crop_ratio)
 
-    def transform(picture: Picture, _: np.random.Generator | None) -> np.ndarray:
-        return normalise(np.asarray(centre_crop(picture.decode(), side, crop_ratio)), mean, std)
+    def look(picture: Picture, _: np.random.Generator | None) -> View:
+        image, box = _centre_crop(picture.decode(), side, crop_ratio)
+        return View(np.asarray(image), box)
 
-    return transform
+    return Viewing(look, mean, std)
 
 
 def _resized_crop(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from PIL import Image
 from tqdm import tqdm
 
+from ..data.device_loader import on_device
 from ..data.loader import Loader
 from ..files.pretrained import load_model
 from ..files.weights import Info, save_weights, with_origin
@@ -35,10 +36,12 @@ def after_training(run: Run) -> None:
 def _refresh_memory(run: Run, model: Model, info: Info) -> None:
     """Embed all training images with the best weights: in training, each had those of the step that saw it."""
     crop, size = run.val_loader.transform, run.val_loader.batch_size
-    images = Loader(run.images.train, size, False, 0, crop, 1, run.threads, run.skip_bad, True)
-    found = embed_batches(model.to(run.device), images, run.threads, run.micro_batch)
+    loader = Loader(run.images.train, size, False, 0, crop, 1, run.threads, run.skip_bad, True)
+    with on_device(loader, run.device) as images:
+        found = embed_batches(model.to(run.device), images, run.threads, run.micro_batch)
     model.refresh(found.samples, found.labels, found.vectors)
     save_weights(model, run.best_weights, run.classes, crop_ratio=info.crop_ratio, origin=info.origin)
-    scores = evaluate(model, run.val_loader, run.threads, run.micro_batch)
+    with on_device(run.val_loader, run.device) as val_loader:
+        scores = evaluate(model, val_loader, run.threads, run.micro_batch)
     tqdm.write(f"best weights, with the embeddings of all training images computed anew: top-1 {scores.top1:.1%}; "
                f"mean cosine of two images {spread(found.vectors)[0]:.2f} (1: collapsed)")  # fmt: skip

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import math
-import mmap
 import pickle
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+
+from ..processes import shared
 
 ALIGNMENT = 64  # bytes
 INBOX = 1 << 28  # bytes for a batch: more than most need, but pages that nobody writes cost nothing
@@ -27,7 +28,7 @@ class SharedMemory:
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         size = math.prod(shape) * dtype.itemsize
-        block = np.frombuffer(mmap.mmap(-1, max(1, size)), np.uint8, size)
+        block = shared((size,), np.uint8)
         self.blocks.append((_address(block), block))
         return block.view(dtype).reshape(shape)
 

@@ -14,6 +14,7 @@ from autograd.tensor import as_tensor
 
 from ..data.loader import Batch
 from ..data.mixing import mix, one_hot
+from ..data.pixels import Pixels
 from ..models.model import Model
 from ..nn import MixToken, Module
 from ..optim import EMA
@@ -63,15 +64,17 @@ class BatchTargets:
 
     def mixed(self, batch: Batch, number: int) -> tuple[Any, Any]:
         """Images and targets of batch number `number` of a run, after mixup or cutmix."""
-        r = self.recipe
+        r, images = self.recipe, batch.images
         if not (r.mixup or r.cutmix):
-            return batch.images, batch.targets
+            return images.normalised() if isinstance(images, Pixels) else images, batch.targets
         if not isinstance(self.model, Model):
             raise ValueError("Trainer: mixup and cutmix need a minicait Model, whose number of classes is known")
         if isinstance(batch.targets, dict):
             raise ValueError(f"Trainer: mixup and cutmix mix labels only, not {', '.join(sorted(batch.targets))}")
-        stream = Stream(r.seed, "mix", number)
-        return mix(batch.images, one_hot(batch.labels, self.model.num_classes), r.mixup, r.cutmix, stream)
+        labels, stream = one_hot(batch.labels, self.model.num_classes), Stream(r.seed, "mix", number)
+        if isinstance(images, Pixels):
+            return images.mix(labels, r.mixup, r.cutmix, stream)
+        return mix(images, labels, r.mixup, r.cutmix, stream)
 
     def __call__(self, images: Any, targets: Any) -> dict[str, Any]:
         """All targets by name; the current random stream must be that of the step, which mixes tokens alike."""

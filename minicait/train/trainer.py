@@ -17,6 +17,7 @@ from autograd.backend import Array, array_module
 from autograd.random import Stream
 from autograd.tensor import as_tensor
 
+from ..data.device_loader import AnyLoader, on_device
 from ..data.loader import Loader
 from ..machine import cpu_count
 from ..models.model import Model
@@ -54,7 +55,8 @@ class Trainer:
     """Train a model by a recipe; without one, by AdamW at a constant learning rate of 5e-4 with weight decay 0.05.
 
     model      any Module that maps images to logits
-    teacher    any callable from images to logits, for a recipe with distillation
+    teacher    any callable from images to logits, for a recipe with distillation; for a model on a GPU, `fit` hands it
+               images on that GPU
     processes  compute on processes instead of threads; by default on Linux
     objective  instead of the recipe's: a callable from `Outputs` and a dict of targets to a mean over samples
     precision  "fp32", "tf32" or "fp16", the precision of matrix products, instead of the recipe's. Weights stay
@@ -179,17 +181,18 @@ class Trainer:
         self.gradients.start()
         epochs = []
         try:
-            while self.epoch < self.recipe.epochs:
-                evaluated = (self.recipe.epochs - self.epoch - 1) % evaluate_every == 0
-                epochs.append(self._epoch(train_loader, val_loader if evaluated else None, after_batch))
-                if after_epoch is not None:
-                    after_epoch(epochs[-1])
+            with on_device(train_loader, self.device) as train, on_device(val_loader, self.device) as val:
+                while self.epoch < self.recipe.epochs:
+                    evaluated = (self.recipe.epochs - self.epoch - 1) % evaluate_every == 0
+                    epochs.append(self._epoch(train, val if evaluated else None, after_batch))
+                    if after_epoch is not None:
+                        after_epoch(epochs[-1])
         finally:
             self.close()
         return epochs
 
     def _epoch(
-        self, train_loader: Loader, val_loader: Loader | None, after_batch: Callable[[float], None] | None
+        self, train_loader: AnyLoader, val_loader: AnyLoader | None, after_batch: Callable[[float], None] | None
     ) -> Epoch:
         """Train on the rest of an epoch, and evaluate."""
         started = time.perf_counter()
@@ -215,7 +218,7 @@ class Trainer:
             self.scaler.skipped, self.scaler.scale,
         )  # fmt: skip
 
-    def _evaluate(self, loader: Loader, guesses: Guesses) -> Scores:
+    def _evaluate(self, loader: AnyLoader, guesses: Guesses) -> Scores:
         with ag.autocast(PRODUCTS[self.recipe.precision]):
             return evaluate(self.model, loader, self.threads, self.micro_batch, guesses=guesses)
 

@@ -9,18 +9,10 @@ that an objective keeps.
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import pickle
-import signal
-import sys
-import traceback
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
-from multiprocessing.util import Finalize
 from typing import Any
 
 import autograd as ag
@@ -30,10 +22,12 @@ from autograd.backend import Array
 from ..machine import blas_threads, keep_freed_memory, use_huge_pages
 from ..nn.record import stop_listening
 from ..optim import sweep
+from ..processes import Forked, WorkerError, answer_messages, can_fork
 from .memory import SharedMemory, inbox_size
 
+__all__ = ["Processes", "Threads", "WorkerError", "can_fork"]
+
 Work = Callable[[Any, int, Any], Any]  # work(state, worker, argument)
-END = b""  # message to a worker
 
 
 class Threads:
@@ -76,19 +70,7 @@ class Threads:
             raise
 
 
-class WorkerError(RuntimeError):
-    """A worker process could not be started, or ended in the middle of its work."""
-
-
-def can_fork() -> bool:
-    """Return whether worker processes can be forked: on Linux only, where the system's libraries survive it.
-
-    A daemonic process, such as one of a `multiprocessing.Pool`, must not have children.
-    """
-    return sys.platform == "linux" and not multiprocessing.current_process().daemon
-
-
-class Processes:
+class Processes(Forked):
     """Forked processes, each with its copy of `state`. Sweeps over arrays in the memory they share are their work, too.
 
     They see what is written into the tensors they were forked with, which must be in that memory. They must be told
@@ -97,32 +79,10 @@ class Processes:
 
     def __init__(self, count: int, state: Any, tensors: Mapping[str, Tensor], memory: SharedMemory) -> None:
         keep_freed_memory()
-        self.count, self.memory = count, memory
+        self.memory = memory
         self.tensors = {name: (t, t.data, t.requires_grad) for name, t in tensors.items()}
-        self.pipes: list[Connection] = []
-        self.processes: list[Any] = []
-        context = multiprocessing.get_context("fork")
-        for worker in range(count):
-            ours, theirs = context.Pipe()
-            self.pipes.append(ours)
-            arguments = (state, worker, theirs, list(self.pipes), memory)
-            process = context.Process(target=_in_worker, args=arguments, daemon=True, name="minicait")
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", DeprecationWarning)  # about threads: those of BLAS know about forks
-                    process.start()
-            except OSError as error:  # the system's limit on processes or memory
-                _end(self.pipes, self.processes)
-                raise WorkerError(f"a worker process could not be started: {error.strerror}") from error
-            theirs.close()
-            self.processes.append(process)
-        # also when this object is dropped, and at exit, before multiprocessing joins its children
-        self.close = Finalize(self, _end, (self.pipes, self.processes), exitpriority=10)
+        super().__init__(count, partial(_serve, state, memory))
         sweep.processes.add(self)
-
-    @property
-    def alive(self) -> bool:
-        return self.close.still_active()
 
     def see(self, tensors: Mapping[str, Tensor]) -> bool:
         """True if the workers see these tensors, and know which of them require grad."""
@@ -144,14 +104,8 @@ class Processes:
             for worker, own in enumerate(arguments):
                 if worker == 0 or own is not arguments[worker - 1]:
                     message = self.memory.dumps((work, own))
-                self._pipe(worker, Connection.send_bytes, message)
-            results = []
-            for worker in range(len(arguments)):
-                answer = self._pipe(worker, Connection.recv)
-                if isinstance(answer, BaseException):
-                    raise answer
-                results.append(answer)
-            return results
+                self.send(worker, message)
+            return [self.receive(worker) for worker in range(len(arguments))]
         except BaseException:  # the others are in the middle of work that nobody waits for any more
             self.close()
             raise
@@ -171,60 +125,19 @@ class Processes:
             raise WorkerError(f"{error}; the weights may be half updated: go back to a checkpoint") from error
         return results
 
-    def _pipe(self, worker: int, use: Callable[..., Any], *message: Any) -> Any:
-        try:
-            return use(self.pipes[worker], *message)
-        except (EOFError, ConnectionError) as error:
-            self.processes[worker].join(timeout=1)
-            code = self.processes[worker].exitcode or 0
-            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            maybe = ", as the system does when memory runs out" if code == -signal.SIGKILL else ""
-            raise WorkerError(f"a worker process {how}{maybe}") from error
-
 
 def _every(state: Any, worker: int, job: tuple[Callable[[Any], Any], Sequence[Any], int]) -> list[Any]:
     work, items, count = job
     return [work(item) for item in items[worker::count]]
 
 
-def _end(pipes: list[Connection], processes: list[Any]) -> None:
-    for pipe in pipes:
-        with suppress(OSError):
-            pipe.send_bytes(END)
-        pipe.close()
-    for process in processes:
-        process.join(timeout=1)
-        if process.is_alive():
-            process.kill()
-            process.join()
+def _serve(state: Any, memory: SharedMemory, worker: int, pipe: Connection) -> None:
+    def answer(message: bytes) -> Any:
+        work, argument = memory.loads(message)
+        return work(state, worker, argument)
 
-
-def _in_worker(state: Any, worker: int, pipe: Connection, others: list[Connection], memory: SharedMemory) -> None:
-    """Serve until told to end, or until the parent is gone."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # they may reach the whole group; the parent decides
-        signal.signal(number, signal.SIG_IGN)
-    for other in others:
-        other.close()  # copies of the parent's ends
     use_huge_pages()  # for this process's own heap
     sweep.processes.clear()  # the parent's
     stop_listening()  # and no mode of the parent
-    with blas_threads(1), modes.changed(**modes.Modes()._asdict()), suppress(EOFError, OSError):
-        while (message := pipe.recv_bytes()) != END:
-            try:
-                work, argument = memory.loads(message)
-                answer = work(state, worker, argument)
-            except BaseException as error:
-                answer = _with_traceback(error)
-            pipe.send(answer)
-    os._exit(0)  # without the parent's exit handlers
-
-
-def _with_traceback(error: BaseException) -> BaseException:
-    """The error with a note on where it happened, since tracebacks do not pickle; nor do some kinds of errors."""
-    where = "in a worker process:\n" + "".join(traceback.format_tb(error.__traceback__))
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        error = RuntimeError("".join(traceback.format_exception_only(error)).strip())
-    error.add_note(where)
-    return error
+    with blas_threads(1), modes.changed(**modes.Modes()._asdict()):
+        answer_messages(pipe, answer)

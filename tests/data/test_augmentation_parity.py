@@ -11,12 +11,12 @@ import pytest
 from PIL import Image, ImageOps
 
 from minicait.data.crops import centre_crop, colour_jitter, padded_crop, resized_crop_box, simple_crop
-from minicait.data.erasing import random_erasing
 from minicait.data.folder import images_in
 from minicait.data.picture import Picture
 from minicait.data.randaugment import FILL, OPERATIONS, rand_augment
 from minicait.data.transforms import evaluation
 from tests.data.test_crops import photograph
+from tests.data.test_erasing import erase
 from tests.models.test_parity import timm, torch  # noqa: F401 (a fixture that prepares and imports timm)
 
 pytestmark = pytest.mark.parity
@@ -180,7 +180,7 @@ def test_erasing_with_the_same_draws(size, probability, monkeypatch):
             ),
         )
         want, got = theirs(torch.zeros(3, *size)).numpy(), np.zeros((3, *size), np.float32)
-        random_erasing(got, np.random.default_rng(seed), probability)
+        erase(got, np.random.default_rng(seed), probability)
         np.testing.assert_array_equal(got, want)
         erased += got.any()
     assert 0.4 * probability < erased / 300 <= 1.3 * probability

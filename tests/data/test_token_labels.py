@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from minicait.data import Augmentation, BadImageError, InMemory, Loader, Picture, evaluation, train_and_val, training
+from minicait.data import Augmentation, BadImageError, InMemory, Loader, Picture, train_and_val, training
 from minicait.data.crops import shrink
 from minicait.data.label_file import Description, image_names, open_label_file, write_label_file
+from minicait.data.picture import normalise
 from minicait.data.roi_align import roi_align
 from minicait.data.token_labels import LabelMaps, dense, labels_of_crop
 from tests.golden.recipe import FOLDER
@@ -262,7 +263,7 @@ def test_label_maps_need_to_know_the_crop(photos, tmp_path):
     train, _ = train_and_val(photos)
     maps = LabelMaps(labelled(tmp_path / "l.safetensors", train), train, (4, 4))
     with pytest.raises(ValueError, match="label_maps need a transform that tells what it cuts out"):
-        Loader(train, 4, transform=evaluation(32), label_maps=maps)
+        Loader(train, 4, transform=lambda picture, rng: normalise(np.asarray(picture.decode())), label_maps=maps)
 
 
 def test_other_images_and_other_classes_are_refused(photos, tmp_path):

@@ -37,6 +37,7 @@ class Count:
     allocations: list[int] = field(default_factory=list)
     synchronisations: int = 0
     graph_launches: int = 0  # whose kernels and products are not counted
+    calls: list[tuple] = field(default_factory=list)  # of streams, events and copies: name and arguments, in order
 
     @property
     def launches(self) -> int:

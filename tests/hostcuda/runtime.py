@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -95,6 +95,17 @@ def _synchronise(*_: Any) -> None:
         count.synchronisations += 1
 
 
+def _noted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which leaves a note of its calls: their order is all that is left of streams and events here."""
+
+    def call(*arguments: Any) -> Any:
+        for count in counters.active:
+            count.calls.append((name, *arguments))
+        return function(*arguments)
+
+    return call
+
+
 RUNTIME = {
     "driverGetVersion": lambda: VERSION,
     "getDevice": devices.current,
@@ -109,9 +120,11 @@ RUNTIME = {
     "free": memory.free,
     "hostAlloc": lambda size, flags: memory.allocate(size, memory.HOST),
     "freeHost": memory.free,
+    "hostRegister": _noted("hostRegister", _nothing),
+    "hostUnregister": _noted("hostUnregister", _nothing),
     "memGetInfo": lambda: (memory.free_bytes(), memory.total),
     "memcpy": _copy,
-    "memcpyAsync": _copy,
+    "memcpyAsync": _noted("memcpyAsync", _copy),
     "memset": _fill,
     "memsetAsync": _fill,
     "pointerGetMemoryType": _zero,
@@ -130,14 +143,14 @@ RUNTIME = {
     "graphExecDestroy": capture.destroy,
     "streamQuery": _zero,
     "streamSynchronize": _synchronise,
-    "streamWaitEvent": _nothing,
+    "streamWaitEvent": _noted("streamWaitEvent", _nothing),
     "eventCreate": _handle,
     "eventCreateWithFlags": _handle,
     "eventDestroy": _nothing,
     "eventElapsedTime": lambda start, end: 0.0,
     "eventQuery": _zero,
-    "eventRecord": _nothing,
-    "eventSynchronize": _synchronise,
+    "eventRecord": _noted("eventRecord", _nothing),
+    "eventSynchronize": _noted("eventSynchronize", _synchronise),
 }
 
 # ---- kernels
@@ -198,6 +211,7 @@ def _launch(function: int, *rest: int) -> None:
     capture.refuse(f"{name} on another stream")
     for count in counters.active:
         count.kernels.append(name)
+        count.calls.append(("launchKernel", name, _stream))
     for i in pointers:
         place = ctypes.c_void_p.from_address(parameters + i * ctypes.sizeof(ctypes.c_void_p)).value
         memory.check_here(ctypes.c_void_p.from_address(place or 0).value or 0, name)

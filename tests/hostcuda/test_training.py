@@ -9,7 +9,7 @@ from autograd import Tensor, ops
 from minicait.bench import Job
 from minicait.bench.worker import bench_step, timed
 from minicait.cli import main
-from minicait.data import Shapes
+from minicait.data import Augmentation, Shapes, evaluation, training
 from minicait.data.loader import Loader
 from minicait.models.cait import CaiT
 from minicait.nn.record import record
@@ -17,6 +17,7 @@ from minicait.optim import AdamW, Lamb
 from minicait.train import NotFiniteError, Recipe, Trainer, evaluate, predict, value_and_grad
 from minicait.train.checkpoint import load_checkpoint, save_checkpoint
 from tests import hostcuda
+from tests.hostcuda import runtime
 
 pytestmark = pytest.mark.hostcuda
 SMALL = {"img_size": 16, "patch_size": 4, "dim": 12, "heads": 3, "depth": 2, "num_classes": 10, "layer_scale": 0.5}
@@ -27,7 +28,7 @@ FULL = Recipe(
 
 
 def loaders():
-    return Loader(Shapes(24, 16), 8, training=True), Loader(Shapes(8, 16, seed=1), 8)
+    return Loader(Shapes(24, 16), 8, training=True, threads=2), Loader(Shapes(8, 16, seed=1), 8, threads=2)
 
 
 @pytest.fixture(scope="module")
@@ -214,14 +215,49 @@ def test_what_fit_asks_of_the_gpu(how, micro_batch):
 
     trainer.__class__ = Counted
     losses, pieces = [], 1 if micro_batch is None else 2
-    (epoch,) = trainer.fit(*loaders(), after_batch=losses.append)
+    with hostcuda.counting() as whole:
+        (epoch,) = trainer.fit(*loaders(), after_batch=losses.append)
+    sent = [call[3] for call in whole.calls if call[0] == "memcpyAsync" and call[4] == runtime.HOST_TO_DEVICE]
+    images = 8 * (16 * 16 * 3 + 16)  # a byte for each value, and a box for each image
+    assert sent.count(images) == 3 + 2  # three batches for training, and one that is evaluated twice
     assert all(isinstance(loss, float) for loss in losses) and epoch.loss == pytest.approx(np.mean(losses))
     assert [count.copies_to_host for count in counts] == [1] * 3  # the loss and the norm
     assert [count.synchronisations for count in counts] == [1] * 3  # to read them
-    assert [count.copies_to_device for count in counts] == [2 + pieces] * 3  # images, targets, where gradients are
+    assert [count.copies_to_device for count in counts] == [1 + pieces] * 3  # targets, where gradients are
     ours = ("squares", "adamw", "move_average")
     launched = [[name for name in count.kernels if name.startswith(ours)] for count in counts]
     assert launched == ([list(ours)] * 3 if how.accumulate == 1 else [["squares"], list(ours), ["squares"]])
+
+
+@pytest.mark.parametrize("mixed", [{}, {"mixup": 0.8}, {"cutmix": 1.0}])
+def test_fit_with_worker_processes_has_the_losses_of_the_cpu(mixed):
+    """In the middle of an epoch, too, where a checkpoint may leave off."""
+    recipe = Recipe(epochs=2, batch_size=8, lr=1e-3, ema_decay=0.9, **mixed)
+    augmented = training(Augmentation("padded", flip=0.5, rand_augment=9), 16)
+
+    class EnoughError(Exception): ...
+
+    def fit(device):
+        losses, trainer = [], Trainer(CaiT(**SMALL), recipe, device)
+        loaders = (
+            Loader(Shapes(40, 16), 8, True, 0, augmented, threads=2),
+            Loader(Shapes(20, 16, seed=1), 8, transform=evaluation(16), threads=2),
+        )
+
+        def after(loss):
+            losses.append(loss)
+            if len(losses) == 3:
+                raise EnoughError
+
+        with pytest.raises(EnoughError):
+            trainer.fit(*loaders, after_batch=after)
+        return trainer.fit(*loaders, after_batch=losses.append), losses
+
+    (here, want), (there, got) = fit("cpu"), fit("cuda")
+    assert len(got) == 10
+    np.testing.assert_allclose(got, want, rtol=1e-4)
+    np.testing.assert_allclose([e.scores.loss for e in there], [e.scores.loss for e in here], rtol=1e-4)
+    np.testing.assert_allclose([e.ema_scores.loss for e in there], [e.ema_scores.loss for e in here], rtol=1e-4)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
