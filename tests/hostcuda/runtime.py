@@ -211,7 +211,7 @@ def _launch(function: int, *rest: int) -> None:
     capture.refuse(f"{name} on another stream")
     for count in counters.active:
         count.kernels.append(name)
-        count.calls.append(("launchKernel", name, _stream))
+        count.calls.append(("launchKernel", name, stream))
     for i in pointers:
         place = ctypes.c_void_p.from_address(parameters + i * ctypes.sizeof(ctypes.c_void_p)).value
         memory.check_here(ctypes.c_void_p.from_address(place or 0).value or 0, name)
