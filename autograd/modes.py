@@ -21,7 +21,7 @@ class Modes(NamedTuple):
     grad: bool = True  # record operations for backward
     anomaly: bool = False  # check for NaN, Inf and arrays edited in place
     products: str = "as given"  # precision of matrix products, one of PRODUCTS
-    halves: Any = None  # float16 copies of weights, a dict by the id of their array: see `ops.arguments.narrowed`
+    halves: Any = None  # float16 copies of weights, by their address on a GPU: see `ops.arguments.narrowed`
     sample_threads: int = 0  # threads over which a convolution distributes the samples of a batch; 0: none
     tape: Any = None  # the running checkpoint, which records every operation
     capture: Any = None  # the CUDA graph that is being made: see `graph`

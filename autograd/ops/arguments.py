@@ -104,8 +104,10 @@ def narrowed(weight: Array, dtype: Any) -> Array:
     if weight.dtype == dtype:
         return weight
     halves = modes.current().halves
-    copy = None if halves is None else halves.get(id(weight))
-    return weight.astype(dtype) if copy is None or copy.dtype != dtype else copy
+    copy = None if halves is None else halves.get(weight.data.ptr)
+    if copy is None or copy.dtype != dtype or copy.size != weight.size or not weight.flags.c_contiguous:
+        return weight.astype(dtype)
+    return copy.reshape(weight.shape)
 
 
 def full_precision(x: Any) -> Tensor:

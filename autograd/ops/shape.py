@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import modes
 from ..backend import Array, array_module
 from ..function import Context, Function, OperandError
 from ..tensor import Tensor, as_tensor
@@ -66,8 +67,15 @@ class Concat(Function):
         if not xs[0].ndim or any(x.ndim != xs[0].ndim for x in xs):
             raise OperandError("all inputs must have the same number of axes, at least one")
         axis = normalise_axis(axis, xs[0].ndim)
-        ctx.save(axis, list(accumulate(x.shape[axis] for x in xs)))
-        return array_module(xs[0]).concatenate(xs, axis=axis)
+        xp, ends = array_module(xs[0]), list(accumulate(x.shape[axis] for x in xs))
+        ctx.save(axis, ends)
+        if modes.current().capture is None:
+            return xp.concatenate(xs, axis=axis)
+        # a CUDA graph cannot hold what CuPy does for many arrays: it copies their addresses to the GPU
+        y = xp.empty((*xs[0].shape[:axis], ends[-1], *xs[0].shape[axis + 1 :]), xs[0].dtype)
+        for part, x in zip(xp.split(y, ends[:-1], axis), xs, strict=True):
+            part[...] = x
+        return y
 
     @staticmethod
     def backward(ctx: Context, g: Array) -> Any:

@@ -40,7 +40,7 @@ recipes:
   cait, deit, deit3, resmlp, patchconvnet, lvvit    ImageNet, as in the papers
   finetune, deit3-finetune                          the papers' fine-tuning at another resolution
 """
-NOT_PLANNED = {"resume", "device", "threads", "micro_batch", "skip_bad_images", "checkpoint_minutes"}
+NOT_PLANNED = {"resume", "device", "threads", "micro_batch", "skip_bad_images", "checkpoint_minutes", "no_graph"}
 
 
 def add_to(commands: Any) -> None:
@@ -75,6 +75,9 @@ def add_to(commands: Any) -> None:
     add("--out", type=Path, default=Path("runs"), help="folder of runs (default: %(default)s)")
     add("--resume", type=Path, metavar="FOLDER", help="resume a run, bit for bit")
     options.add_machine(run)
+    add(
+        "--no-graph", action="store_true", help="on a GPU, launch the kernels of a step one by one, not as a CUDA graph"
+    )
     add("--evaluate-every", type=int, metavar="N", help="epochs from one evaluation to the next; the last is always "
         "evaluated (default: as often as takes a twentieth of the time)")  # fmt: skip
     add("--checkpoint-minutes", type=float, default=CHECKPOINT_MINUTES, metavar="M", help="within an epoch, write a "
@@ -89,7 +92,8 @@ def _train(args: argparse.Namespace) -> int:
     options.check_positive(args, "runs", "evaluate_every", "img_size", "patch_size")
     if not args.checkpoint_minutes >= 0:  # NaN is neither
         raise ValueError(f"--checkpoint-minutes must be at least 0, got {args.checkpoint_minutes:g}")
-    machine = {**options.machine(args), "checkpoint_minutes": args.checkpoint_minutes}
+    own = {"checkpoint_minutes": args.checkpoint_minutes, "graph": not args.no_graph}
+    machine = {**options.machine(args), **own}
     given = [name for name, default in args.defaults.items() if getattr(args, name) != default]
     if args.resume is not None and (planned := [options.flag(name) for name in given if name not in NOT_PLANNED]):
         raise ValueError(f"--resume continues a run as planned; omit {', '.join(planned)}")

@@ -113,7 +113,8 @@ def next_commands(run: Run) -> str:
 
 def resume_command(run: Run, with_micro_batch: bool = True) -> str:
     micro_batch = f" --micro-batch {run.micro_batch}" if with_micro_batch and run.micro_batch is not None else ""
-    return f"{_program()} train --resume {shlex.quote(str(run.path))}{_machine_options(run)}{micro_batch}"
+    graph = "" if run.graph else " --no-graph"
+    return f"{_program()} train --resume {shlex.quote(str(run.path))}{_machine_options(run)}{micro_batch}{graph}"
 
 
 def _program() -> str:

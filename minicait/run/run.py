@@ -77,6 +77,7 @@ class Run:
 
     checkpoint_minutes  from one checkpoint to the next within an epoch; each epoch ends with one, too
     model               receives the weights of a checkpoint; by default the plan's initial model
+    graph               on a GPU, a step is a CUDA graph, if it can be
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Run:
         skip_bad: bool = False,
         model: Model | None = None,
         micro_batch: int | None = None,
+        graph: bool = True,
     ) -> None:
         r = plan.recipe
         if device == "cpu" and r.precision != "fp32":
@@ -97,6 +99,7 @@ class Run:
             raise ValueError(f"this run needs a GPU for {r.precision} (a CPU is fastest with fp32), but {reason}")
         self.plan, self.path, self.device, self.threads = plan, path, device, threads
         self.checkpoint_minutes, self.skip_bad, self.micro_batch = checkpoint_minutes, skip_bad, micro_batch
+        self.graph = graph
         side = plan.side() if model is None else model.img_size[0]
         images = plan.data.open(side, r.seed, r.crop_ratio)
         self.images = images._replace(val=images.train) if plan.overfit else images
@@ -118,7 +121,7 @@ class Run:
         taught_by = None if teacher is None else teacher.model
         self.memory = training_memory(self.model, r, micro_batch, taught_by, maps is not None)
         with memory_advice(device, self.memory, SMALLER):
-            self.trainer = Trainer(self.model, r, *machine, teacher)
+            self.trainer = Trainer(self.model, r, *machine, teacher, graph=graph)
         self.lock: FolderLock | None = None
         self.warnings: list[str] = []
         self.signals, self.background = StopSignals(), Background()

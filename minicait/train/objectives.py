@@ -66,7 +66,8 @@ class _Labels:
         if outputs.tokens is not None:
             of_tokens = targets.get("token_labels")
             if of_tokens is None:
-                of_tokens = array_module(labels).stack([labels] * outputs.tokens.shape[1], axis=1)
+                xp, shape = array_module(labels), (*outputs.tokens.shape[:2], *labels.shape[1:])
+                of_tokens = xp.ascontiguousarray(xp.broadcast_to(labels[:, None], shape))
             loss = loss + self.token_weight * self.loss(outputs.tokens, of_tokens)
         return loss
 

@@ -85,12 +85,12 @@ class State:
         return self.buffers[worker, number]
 
     def halves(self) -> dict[int, Array]:
-        """float16 copies of the weights, in one launch, by the id of their array."""
+        """float16 copies of the weights, in one launch, by their address."""
         flat = flat_parameters(self.model)
         if self._halves is None or self._halves.layout is not flat.layout:
             self._halves = FlatArrays(flat.layout, array_module(flat.array).empty(flat.layout.size, np.float16))
         self._halves.array[...] = flat.array
-        return {id(p.data): self._halves[name] for name, p in flat.parameters.items()}
+        return {p.data.data.ptr: self._halves[name] for name, p in flat.parameters.items()}
 
     def share_with(self, workers: int, memory: SharedMemory) -> None:
         """Allocate the maximum number of buffers in shared memory; pages that nobody writes cost nothing."""

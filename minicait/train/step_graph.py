@@ -75,7 +75,9 @@ class StepGraph:
             with drop_path_factors(layers, factors), modes.changed(halves=state.halves() if half else None):
                 return sum_share(state, 0, fixed)
 
-        gradients = state.buffer(0, 0).array  # outside of the graph's memory
+        gradients = state.buffer(0, 0).array  # outside of the graph's memory, like the copies of the weights
+        if half:
+            state.halves()
         before = [(buffer, buffer.data.copy()) for _, buffer in state.model.named_buffers()]
         try:
             graph = Graph(work, device_of(batch.images))

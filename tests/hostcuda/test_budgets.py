@@ -37,11 +37,7 @@ class Budget(NamedTuple):
     ("lvvit_t_224", 0.0, Budget(778, 442, 3, 15_000, 1)),
 ])  # fmt: skip
 def test_a_step_with_128_images_in_float16(model, drop_path, budget):
-    command = [sys.executable, "-m", "tests.hostcuda.null", model, "--drop-path", str(drop_path), "--json"]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    step = json.loads(result.stdout)
-    host = step["seconds"] / step["unit"]
+    step, host = measured(model, "--drop-path", str(drop_path))
     print(f"\n{model}, drop rate {drop_path}: {len(step['launches'])} launches, {len(step['gemms'])} calls of cuBLAS, "
           f"{step['on_device']} copies on the GPU, {1e3 * step['seconds']:.0f} ms of the host ({host:.0f} additions)"
     )  # fmt: skip
@@ -54,3 +50,26 @@ def test_a_step_with_128_images_in_float16(model, drop_path, budget):
     assert min(blocks.values()) >= 128, blocks
     few = [kernel for kernel, b, _ in step["launches"] if kernel.startswith("cupy_sum") and b < 32]
     assert len(few) <= budget.small_sums, few
+
+
+@pytest.mark.parametrize("model, drop_path, others", [
+    ("cait_xxs24_224", 0.05, 7), ("cait_s24_224", 0.1, 7), ("deit3_small_patch16_224", 0.05, 7),
+    ("resmlp_12_224", 0.05, 7), ("patchconvnet_s20_224", 0.0, 7),
+    ("lvvit_t_224", 0.0, 22),  # and copies of its running averages, in case that the step is skipped
+])  # fmt: skip
+def test_a_step_as_a_graph(model, drop_path, others):
+    step, host = measured(model, "--drop-path", str(drop_path), "--graph")
+    print(f"\n{model}, drop rate {drop_path}, as a graph: {len(step['launches'])} other launches, "
+          f"{1e3 * step['seconds']:.0f} ms of the host ({host:.0f} additions)")  # fmt: skip
+    assert step["graph_launches"] == 1 and len(step["launches"]) <= others and not step["gemms"]
+    assert (step["to_host"], step["to_device"]) == (1, 1) and step["on_device"] <= 5
+    assert host <= 2_500
+
+
+def measured(model, *options):
+    """A step on the null device, and its time on the host, in additions."""
+    command = [sys.executable, "-m", "tests.hostcuda.null", model, *options, "--json"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    step = json.loads(result.stdout)
+    return step, step["seconds"] / step["unit"]

@@ -92,5 +92,7 @@ def test_a_step_with_token_labels_and_labels_of_crops():
     soft = {"crop_labels": rng.dirichlet(np.ones(10), 8), "token_labels": rng.dirichlet(np.ones(10), (8, 16))}
     targets = {"labels": labels, **{key: value.astype(np.float32) for key, value in soft.items()}}
     recipe = Recipe(mix_token=True, relabel=0.3)
-    here, there = (Trainer(SMALL_MODELS["lvvit"](), recipe, device).step(images, targets) for device in ("cpu", "cuda"))
+    here = Trainer(SMALL_MODELS["lvvit"](), recipe, "cpu").step(images, targets)
+    with pytest.warns(UserWarning, match="without a CUDA graph, .* random numbers that the host draws"):
+        there = Trainer(SMALL_MODELS["lvvit"](), recipe, "cuda").step(images, targets)
     assert there == pytest.approx(here, rel=1e-5)
