@@ -6,6 +6,7 @@
 enum { SUCCESS = 0, NOT_SUPPORTED = 15, COMPUTE_64F = 70, COMPUTE_64F_PEDANTIC = 71 };
 static int pointer_mode = 0;  // of a new handle: alpha and beta are in the memory of the host
 static intptr_t stream = -1;
+static size_t workspace = 0;
 
 static double factor(const void* address, int compute) {
     bool wide = compute == COMPUTE_64F || compute == COMPUTE_64F_PEDANTIC;
@@ -27,8 +28,9 @@ static int product(const char* function, void* handle, int ta, int tb, int m, in
     matrix("b", b, type_b, ldb, stride_b);
     matrix("c", c, type_c, ldc, stride_c);
     printf("\"alpha\": %.17g, \"beta\": %.17g, \"batch\": %d, \"compute\": %d, \"algorithm\": %d, "
-           "\"pointer_mode\": %d, \"stream\": %lld}\n",
-           factor(alpha, compute), factor(beta, compute), batch, compute, algorithm, pointer_mode, (long long)stream);
+           "\"pointer_mode\": %d, \"stream\": %lld, \"workspace\": %zu}\n",
+           factor(alpha, compute), factor(beta, compute), batch, compute, algorithm, pointer_mode, (long long)stream,
+           workspace);
     fflush(stdout);
     return SUCCESS;
 }
@@ -36,7 +38,8 @@ static int product(const char* function, void* handle, int ta, int tb, int m, in
 extern "C" {
 int cublasCreate_v2(void** handle) { *handle = (void*)0xabc; return SUCCESS; }
 int cublasDestroy_v2(void*) { return SUCCESS; }
-int cublasSetStream_v2(void*, void* s) { stream = (intptr_t)s; return SUCCESS; }
+int cublasSetStream_v2(void*, void* s) { stream = (intptr_t)s; workspace = 0; return SUCCESS; }  // as the real one
+int cublasSetWorkspace_v2(void*, void* memory, size_t size) { workspace = memory ? size : 0; return SUCCESS; }
 int cublasSetPointerMode_v2(void*, int mode) { pointer_mode = mode; return SUCCESS; }
 
 int cublasGemmEx(void* handle, int ta, int tb, int m, int n, int k, const void* alpha, const void* a, int type_a,

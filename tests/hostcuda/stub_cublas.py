@@ -1,6 +1,7 @@
 """CuPy's real cuBLAS binding on a library that prints what it gets: the C arguments of our products.
 
     python -m tests.hostcuda.stub_cublas
+    python -m tests.hostcuda.stub_cublas --graph    # as in a CUDA graph, where we call the library ourselves
 
 `blas` takes the place of the binding, so it cannot show that the binding passes arguments on as we believe. Here the
 binding is CuPy's compiled one, over a null device. The first line of its output has the names
@@ -13,6 +14,7 @@ import ctypes
 import importlib
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from .null import NullDevice
 
 SONAME = "libcublas.so.13"
 SOURCE = Path(__file__).with_suffix(".cpp")
+STREAM = 0x5000  # of a graph
 
 
 def build() -> Path:
@@ -78,8 +81,13 @@ def main() -> None:
     print(json.dumps({name: value if type(value) is int else None for name, value in names.items()}), flush=True)
     import cupy
 
-    from autograd import modes
+    from autograd import cublas, graph, modes
     from autograd.kernels.gemm import gemm
+
+    capture = None
+    if "--graph" in sys.argv:
+        capture = graph.Capture(cublas.StreamBlas())
+        capture.blas.set_stream(STREAM)
 
     def place(x: Any) -> dict[str, Any]:
         return {"address": x.data.ptr, "shape": x.shape, "strides": x.strides, "dtype": x.dtype.name}
@@ -89,7 +97,7 @@ def main() -> None:
             out = cupy.empty((*(a.shape[:-2] or b.shape[:-2]), a.shape[-2], b.shape[-1]), a.dtype)
         arrays = {"a": place(a), "b": place(b), "out": place(out)}
         print(json.dumps({"product": name, "precision": precision, "scale": scale, **arrays}), flush=True)
-        with modes.changed(products=precision if precision == "tf32" else "as given"):
+        with modes.changed(products=precision if precision == "tf32" else "as given", capture=capture):
             assert gemm(a, b, out, scale) is out
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.hostcuda import blas
+from tests.hostcuda.stub_cublas import STREAM
 
 pytestmark = pytest.mark.hostcuda
 ROOT = Path(__file__).parents[2]
@@ -24,9 +25,9 @@ DEFAULT_ALGORITHM, HOST_POINTERS = -1, 0
 CALLS = {"heads side by side": 2}  # one for each head; all other products are one call
 
 
-@pytest.fixture(scope="module")
-def printed():
-    command = [sys.executable, "-m", "tests.hostcuda.stub_cublas"]
+@pytest.fixture(scope="module", params=["", "--graph"], ids=["by CuPy", "by ctypes, for a graph"])
+def printed(request):
+    command = [sys.executable, "-m", "tests.hostcuda.stub_cublas", *request.param.split()]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     return [json.loads(line) for line in result.stdout.splitlines()]
@@ -81,7 +82,8 @@ def test_every_value_is_read_and_written_where_it_is(products):
         assert sorted(written) == list(range(len(out))), line["product"]
 
 
-def test_types_factors_and_modes(products):
+def test_types_factors_and_modes(products, request):
+    stream, workspace = (STREAM, 32 << 20) if "graph" in request.node.callspec.id else (0, 0)
     for line, calls in products:
         for call in calls:
             for matrix, array in (("a", "b"), ("b", "a"), ("c", "out")):
@@ -89,7 +91,7 @@ def test_types_factors_and_modes(products):
             assert call["alpha"] == line["scale"] and call["beta"] == 0
             assert call["compute"] == COMPUTE_TYPES[line["precision"]]
             assert call["algorithm"] == DEFAULT_ALGORITHM and call["pointer_mode"] == HOST_POINTERS
-            assert call["stream"] == 0 and call["handle"] == 0xABC
+            assert (call["stream"], call["workspace"], call["handle"]) == (stream, workspace, 0xABC)
 
 
 def test_a_few_calls_in_full(products):
