@@ -9,6 +9,7 @@ functions too, but it prints exceptions and goes on.)
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import re
 from collections.abc import Callable, Mapping
@@ -37,6 +38,8 @@ extern PyObject _Py_NoneStruct;
 }
 
 static PyObject* hooks[HOOKS];
+static bool at_end = false;  // Python's modules are being taken down, and arrays that are freed then call nobody
+extern "C" void end_hooks() { at_end = true; }
 extern "C" void set_hook(int i, PyObject* hook) { Py_IncRef(hook); hooks[i] = hook; }
 
 static PyObject* boxed(PyObject* x) { Py_IncRef(x); return x; }
@@ -44,6 +47,10 @@ template <class T> static PyObject* boxed(T x) { return PyLong_FromLongLong((lon
 
 template <class R, class... A>
 static R call(PyObject* hook, R if_it_raises, A... arguments) {
+  if (at_end) {
+    if constexpr (std::is_same_v<R, PyObject*>) return boxed(&_Py_NoneStruct);
+    else return (R)0;
+  }
   PyObject* tuple = PyTuple_New(sizeof...(arguments));
   ssize_t i = 0;
   (PyTuple_SetItem(tuple, i++, boxed(arguments)), ...);
@@ -85,6 +92,7 @@ def hook(
     source = HEADER.replace("HOOKS", str(len(functions))) + globals_ + "\n".join(stubs)
     library = gxx.library(source, [], f"the hooks of {module.__name__}")
     library.set_hook.argtypes = [ctypes.c_int, ctypes.py_object]
+    atexit.register(library.end_hooks)
     for i, (name, function) in enumerate(functions.items()):
         library.set_hook(i, function)
         address = ctypes.cast(getattr(library, f"hook_{name}"), ctypes.c_void_p)
