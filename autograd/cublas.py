@@ -45,17 +45,16 @@ def load() -> Any:
 
 
 class StreamBlas:
-    """The functions and constants of CuPy's bindings that `kernels.gemm` needs, on a stream that is set beforehand."""
+    """The functions and constants of CuPy's bindings that `kernels.gemm` needs, on a stream of its own."""
 
     CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_64F, CUBLAS_COMPUTE_32F_FAST_TF32, CUBLAS_GEMM_DEFAULT = 68, 70, 77, -1
 
     def __init__(self) -> None:
         self._library, self.handle = load(), _pointer()
         self._call("cublasCreate_v2", ctypes.byref(self.handle))
+        self.stream = cuda.module().cuda.Stream(non_blocking=True)  # what others do need not wait for a capture
         self._workspace = cuda.module().empty(WORKSPACE, "uint8")
-
-    def set_stream(self, stream: int) -> None:
-        self._call("cublasSetStream_v2", self.handle, stream)  # which takes the workspace away
+        self._call("cublasSetStream_v2", self.handle, self.stream.ptr)  # which takes a workspace away
         self._call("cublasSetWorkspace_v2", self.handle, self._workspace.data.ptr, WORKSPACE)
 
     def gemmEx(self, *arguments: Any) -> None:  # noqa: N802  (CuPy's names)
@@ -71,6 +70,6 @@ class StreamBlas:
 
 @cache
 def stream_blas(device: int) -> StreamBlas:
-    """The one of a GPU: graphs that are launched one after the other can share its workspace."""
+    """The one of a GPU. Graphs that are launched one after the other can share its stream and its workspace."""
     cuda.make_current(device)
     return StreamBlas()

@@ -7,6 +7,7 @@ import sys
 import traceback
 from functools import cache
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 from . import modes
 
@@ -119,11 +120,14 @@ def to_gpu(x: Any, device: str) -> Any:
     return module().array(x) if capture is None or is_array(x) else capture.constant(x)
 
 
+graph_pools: WeakSet[Any] = WeakSet()  # of CUDA graphs, beside CuPy's own: see `graph.Pool`
+
+
 class Memory(NamedTuple):
     """Memory of a GPU in bytes. CuPy's pool keeps the blocks of freed arrays for new ones."""
 
     used: int  # by arrays
-    held: int  # by the pool, in use or cached
+    held: int  # by pools, in use or cached
     free: int
     total: int
 
@@ -135,10 +139,11 @@ class Memory(NamedTuple):
 
 def memory(device: str = "cuda") -> Memory:
     """Current memory usage of a GPU."""
-    cupy = module()
-    with cupy.cuda.Device(device_id(device)):
-        pool = cupy.get_default_memory_pool()
-        return Memory(pool.used_bytes(), pool.total_bytes(), *cupy.cuda.runtime.memGetInfo())
+    cupy, number = module(), device_id(device)
+    pools = [cupy.get_default_memory_pool(), *(pool for pool in graph_pools if pool.number == number)]
+    with cupy.cuda.Device(number):
+        used, held = (sum(getattr(pool, name)() for pool in pools) for name in ("used_bytes", "total_bytes"))
+        return Memory(used, held, *cupy.cuda.runtime.memGetInfo())
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -148,10 +153,12 @@ def is_out_of_memory(error: BaseException) -> bool:
     return any(name in str(error) for name in OUT_OF_MEMORY)
 
 
-def free_memory(error: BaseException) -> None:
+def free_memory(error: BaseException, device: str = "cuda") -> None:
     """Free the arrays of the frames that this error left, and return the pool's cached blocks to the GPU."""
     traceback.clear_frames(error.__traceback__)  # their local variables keep arrays alive
-    module().get_default_memory_pool().free_all_blocks()
+    cupy = module()
+    with cupy.cuda.Device(device_id(device)):
+        cupy.get_default_memory_pool().free_all_blocks()
 
 
 def compiles() -> bool:

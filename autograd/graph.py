@@ -63,67 +63,102 @@ class Capture:
         return there
 
 
+class Pool:
+    """Memory of one graph. A launch uses the same addresses as the one before, so nobody else may have them."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number  # of the GPU
+        self.recording = False
+        self._largest = 0  # bytes of an array
+        self._pool = cuda.module().cuda.MemoryPool(self._grow)
+
+    def malloc(self, size: int) -> Any:
+        self._largest = max(self._largest, size)
+        return self._pool.malloc(size)
+
+    def _grow(self, size: int) -> Any:
+        """Memory from the GPU. If that is full, CuPy would give blocks back that a recorded kernel uses."""
+        cupy = cuda.module()
+        try:
+            return cupy.cuda.MemoryPointer(cupy.cuda.Memory(size), 0)
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            if self.recording:
+                raise modes.CaptureError("a CUDA graph cannot hold more memory: the GPU is full") from error
+            raise
+
+    def used_bytes(self) -> int:
+        return self._pool.used_bytes()
+
+    def total_bytes(self) -> int:
+        return self._pool.total_bytes()
+
+    def reserve(self) -> None:
+        """Add a spare block: where the pool finds room depends on what was there before."""
+        enough, taken = self.total_bytes() + 2 * self._largest, []
+        while self.total_bytes() < enough:
+            taken.append(self._pool.malloc(2 * self._largest))
+
+    def free(self) -> None:
+        with cuda.module().cuda.Device(self.number):
+            self._pool.free_all_blocks()  # CuPy does not, when a pool goes
+
+
 class Graph:
     """The launches and products of `work()` on a GPU, to be repeated; `result` is what it returned.
 
-    `work` first runs as usual, so that all kernels are compiled and all memory is there, and then to be recorded. Its
-    memory comes from a pool of its own, because every launch uses the same addresses.
+    `work` first runs as usual, so that all kernels are compiled and all memory is there, and then to be recorded.
     """
 
     def __init__(self, work: Callable[[], Any], device: str) -> None:
         cupy, number = cuda.module(), cuda.device_id(device)
         cuda.make_current(number)
-        blas = cublas.stream_blas(number)
-        self._pool, self._largest = cupy.cuda.MemoryPool(), 0  # bytes of its largest array
-        self.result: Any = None
-        self._graph: Any = None
-        self._constants: Array | None = None
-        stream, capture = cupy.cuda.Stream(non_blocking=True), Capture(blas)
+        self.pool, capture = Pool(number), Capture(cublas.stream_blas(number))
+        cuda.graph_pools.add(self.pool)
+        stream = capture.blas.stream
         cupy.cuda.get_current_stream().synchronize()  # the inputs are there
-        own_memory = cupy.cuda.using_allocator(self._malloc)
+        own_memory = cupy.cuda.using_allocator(self.pool.malloc)
         try:
             with _one_at_a_time, stream, own_memory, modes.changed(capture=capture):
-                blas.set_stream(stream.ptr)
-                self._warm_up(work, capture)
+                self._constants = self._warm_up(work, capture)
                 stream.synchronize()
-                self._record(work, capture, stream)
+                self.result, self._graph = self._record(work, capture, stream)
         except BaseException as error:
+            with suppress(Exception):
+                stream.synchronize()  # or what is under way would write into what the caller uses
             traceback.clear_frames(error.__traceback__)  # which hold arrays
+            capture.memory = None
+            self.pool.free()
             raise
         for there, value in capture.values:
             there.set(value)
 
     def __del__(self) -> None:
-        self.result = self._constants = self._graph = None
-        self._pool.free_all_blocks()  # CuPy does not, when a pool goes
+        if hasattr(self, "_graph"):
+            del self.result, self._constants, self._graph
+            self.pool.free()
 
-    def _malloc(self, size: int) -> Any:
-        self._largest = max(self._largest, size)
-        return self._pool.malloc(size)
-
-    def _warm_up(self, work: Callable[[], Any], capture: Capture) -> None:
-        """Run until the pool has enough, and a spare block: where it finds room depends on what was there before."""
+    def _warm_up(self, work: Callable[[], Any], capture: Capture) -> Array:
+        """Run until the pool has enough, and return memory for constants."""
         work()
-        capture.memory = self._constants = cuda.module().empty(capture.bytes * MOST_RUNS, np.uint8)
+        memory = capture.memory = cuda.module().empty(capture.bytes * MOST_RUNS, np.uint8)
         for _ in range(MOST_RUNS - 1):
-            held = self._pool.total_bytes()
+            held = self.pool.total_bytes()
             work()
-            if self._pool.total_bytes() == held:
+            if self.pool.total_bytes() == held:
                 break
-        held, taken = self._pool.total_bytes(), []
-        while self._pool.total_bytes() < held + 2 * self._largest:
-            taken.append(self._pool.malloc(2 * self._largest))
+        self.pool.reserve()
+        return memory
 
-    def _record(self, work: Callable[[], Any], capture: Capture, stream: Any) -> None:
-        capture.recording = True
+    def _record(self, work: Callable[[], Any], capture: Capture, stream: Any) -> tuple[Any, Any]:
+        capture.recording = self.pool.recording = True
         stream.begin_capture()
         try:
-            self.result = work()
+            result = work()
         except BaseException:
             with suppress(Exception):  # CUDA may call the capture invalid, which is known by then
                 stream.end_capture()
             raise
-        self._graph = stream.end_capture()
+        return result, stream.end_capture()
 
     def launch(self) -> None:
         """Repeat everything, on the current stream."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
+from .. import modes
 from ..backend import Array, array_module, device_of, to_device
 from .launch import compiled, on_gpu
 
@@ -32,8 +34,11 @@ def gather(arrays: Sequence[Array], outs: Sequence[Array], add: bool) -> None:
     """Copy or add arrays on a GPU to others, contiguous, of the same sizes and of one dtype."""
     xp, device = array_module(outs[0]), device_of(outs[0])
     whole = [xp.ascontiguousarray(a) for a in arrays]  # alive until the launch
-    addresses = _on_gpu(tuple(a.data.ptr for a in (*whole, *outs)), device)
-    pieces = _pieces(tuple(a.size for a in whole), device)
+    tables: list[Any] = [_on_gpu, _pieces]
+    if modes.current().capture is not None:  # a graph has tables of its own, which live as long
+        tables = [table.__wrapped__ for table in tables]
+    addresses = tables[0](tuple(a.data.ptr for a in (*whole, *outs)), device)
+    pieces = tables[1](tuple(a.size for a in whole), device)
     kernel = compiled(_GATHER, "gather", outs[0].dtype.name)
     kernel((len(pieces),), (BLOCK,), (addresses, pieces, np.int64(len(whole)), np.bool_(add)))
 

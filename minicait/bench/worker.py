@@ -82,9 +82,7 @@ def peak(name: str, device: str) -> float:
         return peak_megabytes() or float("nan")
     if name.startswith(TORCH):
         return import_module("torch").cuda.max_memory_reserved(device) / 2**20
-    cupy = cuda.module()
-    with cupy.cuda.Device(int(device.partition(":")[2] or 0)):
-        return cupy.get_default_memory_pool().total_bytes() / 2**20
+    return cuda.memory(device).held / 2**20
 
 
 def minicait_step(job: Job, processes: bool | None = None) -> Step:

@@ -62,6 +62,7 @@ class Transfer:
         self.bytes: Array = cupy.empty(slot.bytes.size, np.uint8)
         self.copied = cupy.cuda.Event(block=True, disable_timing=True)  # block: sleep instead of spinning
         self.read = cupy.cuda.Event(disable_timing=True)
+        self.read.record()  # by whatever had this memory before
         # Page-locked memory is copied by the GPU itself, while the host goes on. CuPy could allocate such memory, but
         # not where other processes see it; so shared memory is locked, once, after the workers were forked.
         self.address: int | None = slot.bytes.ctypes.data

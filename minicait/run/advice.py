@@ -111,7 +111,7 @@ def memory_advice(device: str, estimate: MemoryEstimate, smaller: str, resume: s
     except Exception as error:
         if device == "cpu" or not cuda.is_out_of_memory(error):
             raise
-        cuda.free_memory(error)
+        cuda.free_memory(error, device)
         memory = cuda.memory(device)
         fits = estimate.fitting_micro_batch(memory.total - memory.others)
         advice = f"try --micro-batch {fits}, which splits the batch" if fits else f"try {smaller}"

@@ -61,7 +61,7 @@ def losses(
 
 
 def small_model(dtype: str = "float32", seed: int = 0) -> Model:
-    return create_model("cait_tiny_32", len(Shapes.classes), drop_path_rate=0.2, seed=seed).astype(dtype)
+    return create_model("cait_tiny_32", len(Shapes.classes), drop_path_rate=0.1, seed=seed).astype(dtype)
 
 
 def some_batches(model: Model) -> list[Any]:

@@ -91,7 +91,8 @@ class Gradients:
         tensors = dict(self.model.named_tensors())
         state = self._state(tensors)
         images, targets = self._arrays(state, images, targets)
-        size = self._micro_batch(images)
+        coupled = coupled_modules(self.model)
+        size = self._micro_batch(images, coupled)
         stream = random.current() or self.model.next_stream()
         stem = None
         if size < len(images) and isinstance(self.model, Model) and coupled_modules(self.model, in_stem=True):
@@ -104,7 +105,7 @@ class Gradients:
         if stem is not None:
             arrays.append(array_module(images).zeros_like(images))
         workers = min(self.threads, len(leaves))
-        crew = self._crew(state, tensors, workers, objective, arrays)
+        crew = self._crew(state, tensors, workers, objective, arrays, bool(coupled))
         if pieces > 1:
             refuse_coupling(
                 self.model, objective, images, targets, size,
@@ -185,10 +186,10 @@ class Gradients:
                 raise ValueError(f"{len(images)} images need as many {name}, at least one, got {len(values)}")
         return images, targets
 
-    def _micro_batch(self, images: Array) -> int:
+    def _micro_batch(self, images: Array, coupled: list[str]) -> int:
         """Images in a piece: all of them where samples are coupled, unless that is in the stem alone."""
         batch, asked = len(images), self.micro_batch
-        if coupled := coupled_modules(self.model):
+        if coupled:
             if asked is not None and asked < batch:
                 raise ValueError(
                     f"{coupled[0]} couples the samples of a batch, so a batch of {batch} cannot be cut "
@@ -200,13 +201,14 @@ class Gradients:
         return batch if not isinstance(images, np.ndarray) else default_micro_batch(self.model, batch)
 
     def _crew(
-        self, state: State, tensors: Mapping[str, Tensor], workers: int, objective: Objective, batch: Sequence[Array]
-    ) -> Processes | Threads:
+        self, state: State, tensors: Mapping[str, Tensor], workers: int, objective: Objective, batch: Sequence[Array],
+        coupled: bool,
+    ) -> Processes | Threads:  # fmt: skip
         """Choose workers: processes, unless a mode is active or the objective cannot be pickled."""
         if workers > 1 and self.use_processes and _in_no_mode() and _pickles(objective):
             return self._fork(state, tensors, batch)
         # a batch that cannot be cut has its matrix products spread over threads instead
-        return Threads(state, blas=self.threads if coupled_modules(self.model) else 1)
+        return Threads(state, blas=self.threads if coupled else 1)
 
     def _fork(self, state: State, tensors: Mapping[str, Tensor], batch: Sequence[Array] = ()) -> Processes:
         """Worker processes that see these tensors and have room for a batch: those that live, or new ones."""

@@ -28,7 +28,7 @@ LEAST_LAUNCHES = 10  # of a graph, or making it was not worth it
 
 
 class StepGraph:
-    """Computes batches like `sum_share`, by a graph where it can. Where it cannot, it says so once."""
+    """Computes batches like `sum_share`, by a graph where it can. If making one fails, it says so once."""
 
     def __init__(self) -> None:
         self.graph: Graph | None = None
@@ -81,10 +81,11 @@ class StepGraph:
         before = [(buffer, buffer.data.copy()) for _, buffer in state.model.named_buffers()]
         try:
             graph = Graph(work, device_of(batch.images))
-        except (RuntimeError, NotImplementedError) as error:  # CuPy's and CUDA's, and CaptureError
-            if cuda.is_out_of_memory(error):
-                raise
-            return self._refuse(str(error).splitlines()[0])
+        except Exception as error:  # CuPy's, CUDA's and ctypes', and CaptureError
+            full = cuda.is_out_of_memory(error)
+            if full:
+                cuda.free_memory(error, device_of(batch.images))
+            return self._refuse("there is not enough memory for it" if full else str(error).splitlines()[0])
         finally:
             for buffer, value in before:
                 buffer.data[...] = value
