@@ -82,7 +82,8 @@ def estimate(run: Run, seconds_per_batch: float) -> str:
     evaluations = -(-(r.epochs - run.trainer.epoch) // run.evaluate_every) * (1 if run.trainer.ema is None else 2)
     seconds += seconds_per_batch / r.batch_size * FORWARD_COST * evaluations * len(run.images.val)
     memory = ", ".join(f"{size} {what}" for size, what in memory_in_use(run.trainer.device))
-    return ", ".join(filter(None, (f"estimate: {seconds / 60:.1f} minutes left", memory)))
+    launched = run.trainer.gradients.graph_line()
+    return ", ".join(filter(None, (f"estimate: {seconds / 60:.1f} minutes left", memory, launched)))
 
 
 def memory_in_use(device: str) -> Iterator[tuple[str, str]]:

@@ -26,8 +26,8 @@ RECIPE = Recipe(lr=1e-3, clip_norm=1.0, ema_decay=0.9, label_smoothing=0.1)
 
 def losses_agree(device: str, precision: str) -> Finding:
     """Compare the losses of a GPU with NumPy's, or NumPy's with those in float64."""
-    got, scaler = losses(device, precision)
-    want, _ = losses("cpu", dtype="float64" if device == "cpu" else "float32", processes=False)
+    got, scaler, launched = losses(device, precision)
+    want, *_ = losses("cpu", dtype="float64" if device == "cpu" else "float32", processes=False)
     apart = [abs(a - b) / abs(b) for a, b in zip(got, want, strict=True)]
     columns = (device, "NumPy") if device != "cpu" else ("float32", "float64")
     lines = [f"{'':12s} {columns[0]:>12s} {columns[1]:>12s}  apart"]
@@ -38,14 +38,17 @@ def losses_agree(device: str, precision: str) -> Finding:
     if precision == "fp16":
         lines.append(f"steps skipped: {scaler.skipped}; final loss scale: {scaler.scale:g}")
         result += f", {scaler.skipped} steps skipped"
+    result += "" if launched is None else f", {launched}"
     agrees = all(difference <= ALLOWED[precision] for difference in apart)  # False for NaN
     return Finding(OK if agrees else DIFFERS, result, lines)
 
 
 def losses(
     device: str, precision: str = "fp32", dtype: str = "float32", processes: bool | None = None
-) -> tuple[list[float], LossScaler]:
-    """Return the loss of each step, and of the averaged weights on the last batch; and the loss scaler."""
+) -> tuple[list[float], LossScaler, str | None]:
+    """Return the loss of each step, and of the averaged weights on the last batch; the loss scaler; and how a GPU was
+    launched.
+    """
     model = small_model(dtype)
     batches = some_batches(model)
     trainer = Trainer(model, RECIPE, device, processes=processes, precision=precision)
@@ -57,7 +60,8 @@ def losses(
     images, labels = batches[-1]
     with trainer.ema.applied():
         logits = predict(trainer.model, images.astype(dtype))
-    return [*result, ops.cross_entropy(logits.astype(np.float64), labels).item()], trainer.scaler
+    result.append(ops.cross_entropy(logits.astype(np.float64), labels).item())
+    return result, trainer.scaler, trainer.gradients.graph_line()
 
 
 def small_model(dtype: str = "float32", seed: int = 0) -> Model:

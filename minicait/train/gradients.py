@@ -139,6 +139,17 @@ class Gradients:
         with modes.changed(halves=state.halves() if modes.current().products == "float16" else None):
             return crew.run(sum_share, [batch])
 
+    def graph_line(self) -> str | None:
+        """How the last batch was launched on a GPU; None on a CPU."""
+        if self.model.device == "cpu":
+            return None
+        if self.graph is not None and self.graph.graph is not None:
+            return "as a CUDA graph"
+        why_not = (
+            "micro-batches or --no-graph" if self.graph is None or self.graph.why_not is None else self.graph.why_not
+        )
+        return f"without a CUDA graph: {why_not}"
+
     def kept(self, gradients: FlatArrays) -> FlatArrays:
         """A copy of gradients that the next call does not overwrite, but the next call of this method does."""
         copy = self._state(dict(self.model.named_tensors())).buffer(*KEPT)

@@ -33,14 +33,18 @@ class StepGraph:
     def __init__(self) -> None:
         self.graph: Graph | None = None
         self.made = self.launches = 0
-        self.refused = False
+        self.why_not: str | None = None  # is there no graph
+        self.refused = False  # for good
         self._key: tuple[Any, ...] = ()
         self._fixed: list[Array] = []  # parameters and buffers, at their addresses
 
     def __call__(self, state: State, batch: Batch, tensors: Iterable[Tensor]) -> Summed | None:
         """None if the batch must be computed without a graph. `tensors` are the parameters and buffers of the model."""
         layers, fixed = drop_path_layers(state.modules), [tensor.data for tensor in tensors]
-        if self.refused or not _can_capture() or any(layer.rate > MOST_DROPPED for layer in layers):
+        if any(layer.rate > MOST_DROPPED for layer in layers):
+            self.why_not = f"stochastic depth at a rate above {MOST_DROPPED} leaves out more than it saves"
+            return None
+        if self.refused or not _can_capture():
             return None
         numbers = _numbers(batch, layers)
         same = len(fixed) == len(self._fixed) and all(map(is_, fixed, self._fixed))
@@ -100,7 +104,7 @@ class StepGraph:
 
     def _refuse(self, reason: str) -> bool:
         warnings.warn(f"training without a CUDA graph, which is slower: {reason}", stacklevel=2)
-        self.refused, self.graph = True, None
+        self.why_not, self.refused, self.graph = reason, True, None
         return False
 
 
