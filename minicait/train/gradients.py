@@ -145,9 +145,7 @@ class Gradients:
             return None
         if self.graph is not None and self.graph.graph is not None:
             return "as a CUDA graph"
-        why_not = (
-            "micro-batches or --no-graph" if self.graph is None or self.graph.why_not is None else self.graph.why_not
-        )
+        why_not = "it is off" if self.graph is None else self.graph.why_not or "the batch is cut"
         return f"without a CUDA graph: {why_not}"
 
     def kept(self, gradients: FlatArrays) -> FlatArrays:

@@ -95,7 +95,7 @@ def test_a_training_in_another_order_is_noticed(selftest, monkeypatch):
 
 
 def test_times_of_the_host_and_the_gpu(monkeypatch):
-    """A pass is launched without a wait, and its end is waited for."""
+    """A pass is launched without a wait, but for the first, which makes the graph; its end is waited for."""
     monkeypatch.setattr(speed, "create_model", lambda _, classes, **own: CaiT(classes, **SMALL, **own))
     waits = []
     real = Gradients.__call__
@@ -110,7 +110,7 @@ def test_times_of_the_host_and_the_gpu(monkeypatch):
     with hostcuda.counting() as count:
         times = speed.launch_times("cuda:1", 2, "fp16")
     assert len(times) == speed.ROUNDS and all(host > 0 and gpu == 0 for host, gpu in times)  # nothing is timed there
-    assert waits == [(0, 0)] * (speed.ROUNDS + speed.WARM_UP) and count.synchronisations >= len(waits)
+    assert waits[1:] == [(0, 0)] * (speed.ROUNDS + speed.WARM_UP - 1) and count.synchronisations >= len(waits)
     monkeypatch.setattr(speed, "sizes", lambda device: [2])
     assert "batch 2: host " in speed.host_and_gpu("cuda").result
 
