@@ -14,7 +14,7 @@ from minicait.bench.gemm import gemm_rate
 from minicait.bench.profile import profiled
 from minicait.bench.worker import bench_step
 from minicait.cli import main
-from minicait.nn.layers import DropPath
+from minicait.nn import DropPath
 from minicait.train.objectives import CrossEntropy
 from tests.models.small_models import SMALL_MODELS
 
