@@ -103,4 +103,5 @@ def test_other_kernels(cp, codes, name):
     for architecture in ARCHITECTURES:
         used, spilled = registers(codes[name], architecture)
         print(f"\n{name}, sm_{architecture}: {used} registers", end="")
-        assert used <= MOST.get(name, 40) and spilled == 0
+        # for other GPUs the compiler unrolls some loops further: then an SM still runs 1024 threads
+        assert used <= MOST.get(name, 40 if architecture == 80 else 64) and spilled == 0
