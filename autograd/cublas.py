@@ -20,7 +20,7 @@ _SIZES = (_pointer, _int, _int, _int, _int, _int, _pointer)  # handle, two trans
 
 
 def _gemm_arguments(*step: Any) -> list[Any]:
-    """Of a product, or of a batch whose matrices are a stride apart."""
+    """Argument types of a product, or with `step` of a batch whose matrices are a stride apart."""
     matrix, count = (_pointer, _int, _int, *step), (_int,) * len(step)
     return [*_SIZES, *matrix, *matrix, _pointer, *matrix, *count, _int, _int]
 

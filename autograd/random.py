@@ -99,7 +99,7 @@ class Stream:
 
 
 def uniform_each(streams: Sequence[Stream], samples: int) -> np.ndarray:
-    """What stream.uniform((samples,)) draws for each, (streams, samples), but all at once.
+    """stream.uniform((samples,)) for each of the streams, (streams, samples), drawn at once.
 
     The streams have one seed, step and sample, and differ in their purpose.
     """

@@ -46,7 +46,7 @@ class Job(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What a worker reports of its share of a batch, besides what it wrote into the slot."""
+    """A worker's report on its share of a batch, besides what it wrote into the slot."""
 
     skipped: list[int]  # rows
     bad: list[tuple[int, str]]  # images that could not be read: index and reason

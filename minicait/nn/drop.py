@@ -91,8 +91,9 @@ def drop_path_layers(modules: Iterable[Module]) -> list[DropPath]:
 def drawn_factors(layers: Sequence[DropPath], samples: int, stream: random.Stream) -> np.ndarray:
     """`factor` where a sample keeps its branch, 0 where it does not, (layers, samples): as `kept` draws them."""
     drawn = random.uniform_each([stream.named(layer.purpose) for layer in layers], samples)
-    rates, factors = np.array([(layer.rate, layer.factor) for layer in layers]).reshape(-1, 2, 1).swapaxes(0, 1)
-    return np.where(drawn >= rates, factors, 0).astype(np.float32)
+    numbers = np.array([(layer.rate, layer.factor) for layer in layers], np.float32)  # as `kept` compares them
+    rates, factors = numbers.reshape(-1, 2, 1).swapaxes(0, 1)
+    return np.where(drawn >= rates, factors, np.float32(0))
 
 
 @contextmanager

@@ -131,7 +131,7 @@ class Gradients:
     def _results(
         self, state: State, batch: Batch, tensors: Mapping[str, Tensor], crew: Processes | Threads, whole: bool
     ) -> list[Summed]:
-        """What the workers return. On a GPU, the whole batch is a CUDA graph if it can be."""
+        """Compute the batch and return the workers' results. On a GPU, a whole batch is a CUDA graph if it can be."""
         if isinstance(batch.images, np.ndarray):
             return crew.run(sum_share, [batch] * batch.workers)
         if self.graph is not None and whole and (result := self.graph(state, batch, tensors.values())) is not None:

@@ -42,7 +42,7 @@ class StepGraph:
         """None if the batch must be computed without a graph. `tensors` are the parameters and buffers of the model."""
         layers, fixed = drop_path_layers(state.modules), [tensor.data for tensor in tensors]
         if any(layer.rate > MOST_DROPPED for layer in layers):
-            self.why_not = f"stochastic depth at a rate above {MOST_DROPPED} leaves out more than it saves"
+            self.why_not = f"at a drop rate above {MOST_DROPPED}, leaving out what is dropped saves more"
             return None
         if self.refused or not _can_capture():
             return None
@@ -120,7 +120,7 @@ def _numbers(batch: Batch, layers: list[Any]) -> np.ndarray:
 
 
 def _key(state: State, batch: Batch) -> tuple[Any, ...]:
-    """What a graph depends on, besides addresses and values."""
+    """Everything that a graph depends on, besides addresses and values."""
     arrays = {"": batch.images, **batch.targets}
     shapes = {name: (a.shape, a.dtype) for name, a in arrays.items()}
     return state, batch.objective, shapes, state.settings, modes.current()
