@@ -182,6 +182,24 @@ def cublas_handle() -> int:
     return module().cuda.get_cublas_handle()
 
 
+def cublas_version() -> str:
+    """cuBLAS's own number, such as 120905."""
+    library = cublas()
+    return str(library.getVersion(cublas_handle())) if hasattr(library, "getVersion") else "unknown"
+
+
+def numerics(device: str) -> dict[str, str]:
+    """The GPU and the libraries that decide about the last bits of its results."""
+    cupy, number = module(), device_id(device)
+    properties = cupy.cuda.runtime.getDeviceProperties(number)
+    return {
+        "GPU": f"{properties['name'].decode()}, compute capability {properties['major']}.{properties['minor']}",
+        "CuPy": cupy.__version__,
+        "CUDA runtime": str(cupy.cuda.runtime.runtimeGetVersion()),
+        "cuBLAS": cublas_version(),
+    }
+
+
 def erf(x: Any) -> Any:
     """CuPy's erf, exact in float64."""
     from cupyx.scipy.special import erf as cupyx_erf

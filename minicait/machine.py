@@ -138,6 +138,7 @@ def numerics(device: str = "cpu") -> dict[str, str]:
         "NumPy": np.__version__,
         "BLAS": ", ".join(sorted(blas)),
         "CPU kernels": " ".join(kernels) or "baseline",
+        **({} if device == "cpu" else cuda.numerics(device)),
     }
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..machine import numerics
 from ..schema import check_fields, from_json
 from ..text import shortened
-from ..train.checkpoint import Checkpoint, DamagedCheckpointError, read_checkpoint
+from ..train import Trainer
+from ..train.checkpoint import Checkpoint, DamagedCheckpointError, numerics_of, read_checkpoint
 from .journal import Row
 
 
@@ -72,9 +72,9 @@ def set_aside(path: Path) -> None:
         path.replace(path.with_stem(f"{path.stem}-damaged"))
 
 
-def other_numerics(checkpoint: Checkpoint, device: str) -> str | None:
+def other_numerics(checkpoint: Checkpoint, trainer: Trainer) -> str | None:
     """A warning if the checkpoint was written with other libraries or kernels, under which rounding may differ."""
-    before, now = checkpoint.state.numerics, numerics(device)
+    before, now = checkpoint.state.numerics, numerics_of(trainer)
     names = [name for name in now if before.get(name, now[name]) != now[name]]
     changed = [f"{name} {shortened(before[name])}, now {now[name]}" for name in names]
     return f"results may differ in their last bits: the checkpoint has {'; '.join(changed)}" if changed else None

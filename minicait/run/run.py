@@ -66,7 +66,7 @@ def resume_run(path: Path, **options: Any) -> Run:
     except BaseException:
         lock.release()
         raise
-    warnings = damage, other_numerics(checkpoint, run.device), run.overview.load(path, run.trainer.epoch)
+    warnings = damage, other_numerics(checkpoint, run.trainer), run.overview.load(path, run.trainer.epoch)
     run.lock, run.warnings = lock, [warning for warning in warnings if warning is not None]
     return run
 

@@ -26,7 +26,7 @@ def block_agrees(device: str) -> Finding:
     want = outcome("cpu", "fp32")
     lines, worst = [], dict.fromkeys(ALLOWED, 0.0)
     for precision in ALLOWED:
-        apart = {name: _apart(value, want[name]) for name, value in outcome(device, precision).items()}
+        apart = {name: relative_difference(value, want[name]) for name, value in outcome(device, precision).items()}
         worst[precision] = max(apart.values(), key=lambda value: (np.isnan(value), value))
         lines += [f"{precision} {name:20s} {value:.1e}" for name, value in apart.items()]
     agrees = all(worst[precision] <= allowed for precision, allowed in ALLOWED.items())  # False for NaN
@@ -53,6 +53,7 @@ def outcome(device: str, precision: str) -> dict[str, np.ndarray]:
     return {name: value.numpy() for name, value in found.items() if value is not None}
 
 
-def _apart(value: np.ndarray, want: np.ndarray) -> float:
+def relative_difference(value: np.ndarray, want: np.ndarray) -> float:
+    """Norm of the difference, relative to that of `want`."""
     scale = np.linalg.norm(want.astype(np.float64))
     return float(np.linalg.norm(value.astype(np.float64) - want) / (scale or 1))  # one gradient is exactly zero

@@ -101,14 +101,6 @@ def gpu_names() -> str:
     return "; ".join(found) or "none"
 
 
-def cublas_version() -> str:
-    """Return cuBLAS's own number, such as 120905."""
-    library = cuda.cublas()
-    if not hasattr(library, "getVersion"):
-        return "unknown"
-    return str(library.getVersion(cuda.cublas_handle()))
-
-
 def who_multiplies(device: str) -> str:
     """Tell how batches of matrices are multiplied. CuPy itself would copy them first, and compute in float32."""
     a = to_device(np.ones((3, 2, 5, 8), np.float16), device)
@@ -120,5 +112,5 @@ CUDA: dict[str, Callable[[], str]] = {
     "CUDA runtime": lambda: version(cuda.module().cuda.runtime.runtimeGetVersion()),
     "CUDA driver": lambda: version(cuda.module().cuda.runtime.driverGetVersion()),
     "NVRTC": lambda: "{}.{}".format(*cuda.module().cuda.nvrtc.getVersion()),
-    "cuBLAS": cublas_version,
+    "cuBLAS": cuda.cublas_version,
 }

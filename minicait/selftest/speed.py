@@ -6,6 +6,9 @@ import gc
 import statistics
 import time
 from importlib.util import find_spec
+from typing import NamedTuple
+
+import numpy as np
 
 import autograd as ag
 from autograd import cuda, random
@@ -18,11 +21,14 @@ from ..machine import cpu_count, peak_megabytes
 from ..models import create_model
 from ..train import Trainer
 from ..train.recipe import PRODUCTS
-from .report import OK, Finding
+from .block import ALLOWED as DIFFERENCE
+from .block import relative_difference
+from .report import DIFFERS, OK, Finding
 
 MODEL = "cait_xxs24_224"
 STEPS = 10  # on a GPU without a wait in between
 ROUNDS, WARM_UP = 3, 2
+SCALE = 1024.0  # of the loss, so that small gradients do not vanish in float16
 INSTALL = "PyTorch and timm are not installed: pip install -e '.[compare]'"
 
 
@@ -86,30 +92,50 @@ def _rate(job: Job, side: Measured) -> str:
     return f"{job.batch / side.median:.1f} images/s, {side.megabytes:.0f} MB"
 
 
+class Launched(NamedTuple):
+    """Passes forward and backward of one batch, launched in one way."""
+
+    times: list[tuple[float, float]]  # seconds of the host until the last launch, and of the GPU by events
+    gradients: np.ndarray
+    how: str  # they were launched
+
+
 def host_and_gpu(device: str, precision: str = "fp16") -> Finding:
-    """Compare the times of the host and the GPU for forward and backward: the longer one limits the throughput."""
+    """Compare the times of the host and the GPU, kernel by kernel and as a CUDA graph: the longer limits throughput."""
+    size, eager, graph = _largest(device, precision)
+    release(device)
+    apart = relative_difference(graph.gradients, eager.gradients)
+    lines = [f"{way.how}: host {1e3 * a:.1f} ms, GPU {1e3 * b:.1f} ms" for way in (eager, graph) for a, b in way.times]
+    told = [f"{way.how}: host {1e3 * host:.1f} ms, GPU {1e3 * gpu:.1f} ms"
+            for way in (eager, graph) for host, gpu in [_medians(way)]]  # fmt: skip
+    host, gpu = _medians(graph)
+    limit = "the host: the GPU waits for launches" if gpu < 1.1 * host else "the GPU"
+    allowed = DIFFERENCE[precision]
+    result = f"batch {size}: {'; '.join(told)}; gradients {apart:.1e} apart ({allowed:.0e} allowed); the limit is {limit}"
+    return Finding(OK if apart <= allowed else DIFFERS, result, lines)  # DIFFERS for NaN
+
+
+def _largest(device: str, precision: str) -> tuple[int, Launched, Launched]:
+    """The largest batch for which there is memory, launched without a graph and with one."""
     for size in sizes(device):
         try:
-            times = launch_times(device, size, precision)
+            return size, launched(device, size, precision, False), launched(device, size, precision, True)
         except Exception as error:
             if not cuda.is_out_of_memory(error) or size == 1:
                 raise
             cuda.free_memory(error)
-        else:
-            break
-    release(device)
-    host, gpu = (statistics.median(column) for column in zip(*times, strict=True))
-    limit = "the host: the GPU waits for launches" if gpu < 1.1 * host else "the GPU"
-    lines = [f"host {1e3 * a:.1f} ms, GPU {1e3 * b:.1f} ms" for a, b in times]
-    result = f"batch {size}: host {1e3 * host:.1f} ms until the last launch, GPU {1e3 * gpu:.1f} ms from the first "
-    return Finding(OK, f"{result}kernel to the last; the limit is {limit}", lines)
+    raise AssertionError("there is no size to try")
 
 
-def launch_times(device: str, size: int, precision: str) -> list[tuple[float, float]]:
-    """Seconds of several passes forward and backward: of the host until the last launch, and of the GPU by events."""
+def _medians(way: Launched) -> tuple[float, ...]:
+    return tuple(statistics.median(column) for column in zip(*way.times, strict=True))
+
+
+def launched(device: str, size: int, precision: str, graph: bool) -> Launched:
+    """Run forward and backward several times on one batch."""
     event = cuda.module().cuda.Event
     model = create_model(MODEL, CLASSES, drop_path_rate=0.0)
-    trainer = Trainer(model, device=device, precision=precision)
+    trainer = Trainer(model, device=device, precision=precision, graph=graph)
     images, labels = (to_device(array, device) for array in random_batch(model.img_size[0], size))
     times = []
     for number in range(WARM_UP + ROUNDS):
@@ -117,10 +143,10 @@ def launch_times(device: str, size: int, precision: str) -> list[tuple[float, fl
         first.record()
         started = time.perf_counter()
         with random.using(Stream(0)), ag.autocast(PRODUCTS[precision]):
-            trainer.gradients(trainer.objective, images, {"labels": labels})
+            _, gradients = trainer.gradients(trainer.objective, images, {"labels": labels}, SCALE)
         host = time.perf_counter() - started
         last.record()
         last.synchronize()
         if number >= WARM_UP:
             times.append((host, cuda.module().cuda.get_elapsed_time(first, last) / 1e3))
-    return times
+    return Launched(times, to_device(gradients.array, "cpu"), trainer.gradients.graph_line() or "on the CPU")

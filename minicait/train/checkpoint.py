@@ -128,7 +128,7 @@ class Snapshot(NamedTuple):
         state = State(
             None if family is None else family.name, _config(trainer), asdict(trainer.recipe),
             trainer.scaler.state_dict(), trainer.batches, trainer.epoch, trainer.optimiser.steps,
-            0 if ema is None else ema.steps, trainer.optimiser.lr, dict(extra or {}), numerics(trainer.device),
+            0 if ema is None else ema.steps, trainer.optimiser.lr, dict(extra or {}), numerics_of(trainer),
         )  # fmt: skip
         return Snapshot(json.dumps(asdict(state)), arrays)
 
@@ -167,6 +167,12 @@ def read_checkpoint(path: Path) -> Checkpoint:
         return Checkpoint(path, from_json(State, json.loads(text)), arrays)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path.name} is not of this version: it describes no training ({error})") from error
+
+
+def numerics_of(trainer: Trainer) -> dict[str, str]:
+    """Everything that decides about the last bits of a training: a graph computes what stochastic depth drops, too."""
+    graph = {"CUDA graph": "off" if trainer.gradients.graph is None else "on"}
+    return numerics(trainer.device) | ({} if trainer.device == "cpu" else graph)
 
 
 def _config(trainer: Trainer) -> dict[str, Any]:

@@ -22,6 +22,7 @@ import numpy as np
 from . import capture, counters, memory
 from .unsupported import put_module, refuse, refusing
 
+VERSION = 130000
 NAME = "cupy_backends.cuda.libs.cublas"
 CONSTANTS = {
     "CUBLAS_OP_N": 0, "CUBLAS_OP_T": 1, "CUBLAS_OP_C": 2, "CUBLAS_DEFAULT_MATH": 0, "CUBLAS_TENSOR_OP_MATH": 1,
@@ -223,6 +224,7 @@ def install() -> None:
         "getPointerMode": lambda handle: CONSTANTS["CUBLAS_POINTER_MODE_HOST"],
         "setMathMode": lambda handle, mode: None,
         "getMathMode": lambda handle: CONSTANTS["CUBLAS_DEFAULT_MATH"],
+        "getVersion": lambda handle: VERSION,
         "gemmEx": _gemm_ex,
         "gemmStridedBatchedEx": _gemm_strided_batched_ex,
         "sgemmBatched": _gemm_batched("sgemmBatched", 0),
