@@ -4,8 +4,9 @@
     python examples/same_run_in_pytorch.py runs/imagenette-1        # as long again; pip install -e '.[compare]' first
 
 The model is timm's. Initial weights, images, augmentation, mixing, AdamW, clipping, learning-rate schedule and the
-average of the weights are those of the run; the number of epochs is what PyTorch manages in the run's time. Both read
-images with our loader. It prints a table and writes pytorch.csv into the run's folder.
+average of the weights are those of the run. Both read images with our loader. The number of epochs is what PyTorch
+manages in the run's time: before it trains, both take turns, some steps each, and the median of the ratios of their
+throughput tells. It prints a table and writes pytorch.csv into the run's folder.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ from minicait.optim import learning_rate
 from minicait.optim.parameters import is_decayed
 from minicait.run.folder import read_plan
 from minicait.run.journal import read_log
+from minicait.train import Trainer
 from minicait.train.targets import BatchTargets
 
-TIMED = 20  # steps from which the number of epochs is estimated
+TURNS, STEPS, SKIPPED = 9, 20, 4  # the first steps of a turn find batches prepared during the other's turn
 
 
 class TorchTrainer:
@@ -94,6 +96,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="folder of a finished run")
     parser.add_argument("--epochs", type=int, help="(default: as many as fit into the time of the run)")
+    parser.add_argument("--threads", type=int, default=cpu_count(), help="for both (default: one per CPU)")
     args = parser.parse_args()
     plan, rows = read_plan(args.run), read_log(args.run)
     if len(rows) < plan.recipe.epochs:
@@ -109,7 +112,7 @@ def main() -> int:
     if family is None or others or r.constant_lr or r.accumulate > 1 or r.mix_token:
         raise ValueError("this comparison knows AdamW with a schedule and cross entropy, without a teacher, only")
     timm, torch = import_timm(), import_module("torch")
-    torch.set_num_threads(cpu_count())
+    torch.set_num_threads(args.threads)
 
     def start_trainer() -> TorchTrainer:
         """timm's model with our initial weights."""
@@ -125,14 +128,16 @@ def main() -> int:
     val_loader = Loader(images.val, 64, False, r.seed, evaluation(side, r.crop_ratio))
     targets = BatchTargets(model, r)
 
-    for i in range(len(images.train)):  # read from disk before anything is timed
-        images.train[i]
-    seconds = seconds_per_step(start_trainer(), train_loader, targets)
     every = plan.epochs_per_evaluation(len(images.train), len(images.val))
-    expected = seconds * len(train_loader) * 1.05 / 60  # minutes of an epoch, with evaluation
-    epochs = max(1, int(minutes / expected)) if args.epochs is None else args.epochs
-    versions = f"PyTorch {torch.__version__}, timm {timm.__version__}"
-    print(f"{versions}, {epochs} epochs in about {epochs * expected:.0f} minutes", flush=True)
+    epochs, versions = args.epochs, f"PyTorch {torch.__version__}, timm {timm.__version__}"
+    if epochs is None:
+        for i in range(len(images.train)):  # read from disk before anything is timed
+            images.train[i]
+        ours = Trainer(model, r, threads=args.threads)
+        ratio = relative_throughput(start_trainer(), ours, train_loader, targets)
+        ours.close()
+        epochs = max(1, round(len(rows) * ratio))
+    print(f"{versions}: {epochs} epochs, beside {len(rows)} of the run in {minutes:.0f} minutes", flush=True)
 
     trainer, total = start_trainer(), epochs * len(train_loader)
     warmup = min(round(r.warmup_epochs * len(train_loader)), total // 5)
@@ -157,23 +162,33 @@ def main() -> int:
         writer.writerows(log)
         write_text(args.run / "pytorch.csv", text.getvalue())
     memory = peak_megabytes() or math.nan
-    print("\n| | minutes | epochs | top-1 | peak memory |\n| --- | --- | --- | --- | --- |")
+    print(f"\n| {args.threads} threads | minutes | epochs | top-1 | peak memory |\n| --- | --- | --- | --- | --- |")
     ours, used = float(rows[-1]["ema_top1"] or rows[-1]["top1"]), float(rows[-1]["megabytes"] or math.nan)
     print(f"| minicait | {minutes:.1f} | {len(rows)} | {ours:.1%} | {used:.0f} MB |")
     print(f"| PyTorch | {log[-1]['seconds'] / 60:.1f} | {epochs} | {log[-1]['top1']:.1%} | {memory:.0f} MB |")
     return 0
 
 
-def seconds_per_step(trainer: TorchTrainer, loader: Loader, targets: BatchTargets) -> float:
-    """Median duration of a step, loading included."""
-    times, before = [], time.perf_counter()
-    for number, batch in enumerate(loader.epoch(0)):
-        trainer.step(*targets.mixed(batch, number), 1e-6)
-        times.append(time.perf_counter() - before)
-        before = time.perf_counter()
-        if len(times) == TIMED:
-            break
-    return float(np.median(times))
+def relative_throughput(theirs: TorchTrainer, ours: Trainer, loader: Loader, targets: BatchTargets) -> float:
+    """Throughput of PyTorch's job divided by that of ours, loading included: the median of turns."""
+    batches = (batch for epoch in range(10**6) for batch in loader.epoch(epoch))
+    steps = {
+        "minicait": lambda number: ours.step(*ours.targets.mixed(next(batches), number)),
+        "PyTorch": lambda number: theirs.step(*targets.mixed(next(batches), number), 1e-6),
+    }
+    ratios = []
+    for turn in range(TURNS):
+        seconds = {}
+        for name, step in steps.items():
+            for number in range(SKIPPED + STEPS):
+                if number == SKIPPED:
+                    before = time.perf_counter()
+                step(number)
+            seconds[name] = (time.perf_counter() - before) / STEPS
+        ratios.append(seconds["minicait"] / seconds["PyTorch"])
+        rates = ", ".join(f"{name} {loader.batch_size / each:.0f}" for name, each in seconds.items())
+        print(f"turn {turn + 1}: images/s: {rates}; {ratios[-1]:.3f}", flush=True)
+    return float(np.median(ratios))
 
 
 if __name__ == "__main__":
