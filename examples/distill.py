@@ -21,7 +21,7 @@ from minicait.data import Source
 from minicait.data.source import NAMED
 from minicait.run.console import next_commands
 from minicait.run.plan import Plan, absolute
-from minicait.run.run import new_run
+from minicait.run.start import new_run
 from minicait.train import recipe
 
 

@@ -19,7 +19,7 @@ from minicait.cli.guard import guarded
 from minicait.data import Source
 from minicait.run.console import next_commands
 from minicait.run.plan import Plan, absolute
-from minicait.run.run import new_run
+from minicait.run.start import new_run
 from minicait.train import recipe
 
 

@@ -17,6 +17,7 @@ import io
 import math
 import sys
 import time
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -133,9 +134,9 @@ def main() -> int:
     if epochs is None:
         for i in range(len(images.train)):  # read from disk before anything is timed
             images.train[i]
-        ours = Trainer(model, r, threads=args.threads)
-        ratio = relative_throughput(start_trainer(), ours, train_loader, targets)
-        ours.close()
+        beside = Trainer(model, r, threads=args.threads)
+        ratio = relative_throughput(start_trainer(), beside, train_loader, targets)
+        beside.close()
         epochs = max(1, round(len(rows) * ratio))
     print(f"{versions}: {epochs} epochs, beside {len(rows)} of the run in {minutes:.0f} minutes", flush=True)
 
@@ -172,7 +173,7 @@ def main() -> int:
 def relative_throughput(theirs: TorchTrainer, ours: Trainer, loader: Loader, targets: BatchTargets) -> float:
     """Throughput of PyTorch's job divided by that of ours, loading included: the median of turns."""
     batches = (batch for epoch in range(10**6) for batch in loader.epoch(epoch))
-    steps = {
+    steps: dict[str, Callable[[int], float]] = {
         "minicait": lambda number: ours.step(*ours.targets.mixed(next(batches), number)),
         "PyTorch": lambda number: theirs.step(*targets.mixed(next(batches), number), 1e-6),
     }

@@ -12,6 +12,10 @@ in a few minutes. Other subsets of ImageNet are a folder and some of its classes
 With a teacher, half of the loss is to decide as it does. This one has learned from all of ImageNet:
 
     python examples/train_imagenette.py --teacher deit_tiny_patch16_224
+
+Several machines, or several processes on one, train together through MPI; docs/ranks.md has more:
+
+    mpiexec -n 4 python -m mpi4py examples/train_imagenette.py
 """
 
 from __future__ import annotations
@@ -35,8 +39,9 @@ from minicait.models import find_model
 from minicait.run.console import next_commands
 from minicait.run.overview import PAGE
 from minicait.run.plan import Plan, absolute
-from minicait.run.run import new_run
-from minicait.train import Trainer, recipe
+from minicait.run.start import new_run
+from minicait.train import Ranks, Trainer, recipe
+from minicait.train.ranks import ALONE
 
 MINUTES = 58  # for training and evaluation on a CPU: an hour in all
 MOST = 150  # epochs: a faster machine is done earlier
@@ -47,7 +52,12 @@ IMAGES, MEGABYTES = 9469, {"imagenette": 99, "imagenette-320": 342}
 
 
 def plan_photographs(
-    data: Source, device: str, overrides: dict[str, Any], threads: int | None = None, teacher: str | None = None
+    data: Source,
+    device: str,
+    overrides: dict[str, Any],
+    threads: int | None = None,
+    teacher: str | None = None,
+    ranks: Ranks = ALONE,
 ) -> Plan:
     """A model and a recipe that suit the machine."""
     data = replace(data, data="imagenette-320") if device != "cpu" and data.data == "imagenette" else data
@@ -59,7 +69,7 @@ def plan_photographs(
     data = replace(data, keep_side=96)
     known = data.data == "imagenette" and data.classes is None
     count = IMAGES if known else len(data.open(find_model(MODEL)[1].img_size[0]).train)
-    rate = SHARE * images_per_second(MODEL, threads) * (1 if teacher is None else share_beside(teacher))
+    rate = ranks.size * SHARE * images_per_second(MODEL, threads) * (1 if teacher is None else share_beside(teacher))
     most = max(1, min(MOST, int(rate * 60 * MINUTES / count)))
     epochs = most if overrides["epochs"] is None else overrides["epochs"]
     chosen = recipe("small-long" if epochs >= LONG else "small").changed(**overrides).changed(epochs=epochs)
@@ -114,7 +124,8 @@ def main() -> int:
         if data.data == "shapes":
             plan = plan_shapes(overrides, teacher)
         else:
-            plan = plan_photographs(data, machine["device"], overrides, args.threads, teacher)
+            ranks = machine.get("ranks", ALONE)
+            plan = plan_photographs(data, machine["device"], overrides, machine["threads"], teacher, ranks)
         run = new_run(plan, args.out, plan.data.name, **machine)
     except UnreachableError as error:
         if any(option is not None for option in (args.data, args.classes, teacher)):

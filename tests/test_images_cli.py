@@ -19,7 +19,7 @@ from minicait.data.picture import MEAN, STD, Picture
 from minicait.data.transforms import evaluation
 from minicait.models.cait import CaiT
 from minicait.run.console import next_commands
-from minicait.run.run import resume_run
+from minicait.run.start import resume_run
 from minicait.train import RECIPES, Trainer
 from minicait.train.teacher import Teacher
 from tests.data.test_crops import photograph

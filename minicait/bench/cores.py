@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ..models import create_model
-from ..train.gradients import default_micro_batch
+from ..train.micro_batch import default_micro_batch
 from ..train.tree import even_ranges, leaf_count
 from . import Job, Measured
 from .batch import CLASSES

@@ -18,7 +18,7 @@ from ..bench.table import PLAIN_PEER, ROWS, measured_rows
 from ..bench.worker import SIDES, bench_step
 from ..machine import cpu_count
 from ..models import create_model, find_model
-from ..train.gradients import default_micro_batch
+from ..train.micro_batch import default_micro_batch
 from ..train.recipe import PRODUCTS
 from . import options
 

@@ -16,11 +16,13 @@ from ..data.formats import quiet_decoders
 from ..files.download import DownloadError
 from ..run.signals import Stopped
 from ..text import printable
-from ..train import NotFiniteError
+from ..train import NotFiniteError, RanksError
+from ..train.mpi import fail, failing_rank
 from ..train.workers import WorkerError
 from .options import flag
 
 LONGEST = 500  # characters of a message
+SENTENCES = (ValueError, OSError, NotFiniteError, DownloadError, DeviceError, WorkerError, RanksError)  # for users
 
 # Parameters of the library that are options of the command line, as errors name them: batch_size=8, batch_size must.
 PARAMETERS = ("batch_size", "cells", "crop_ratio", "img_size", "keep_side", "micro_batch", "patch_size", "precision",
@@ -59,13 +61,17 @@ def guarded(work: Callable[[], int], name: str = "minicait") -> int:
         return 0
     except KeyboardInterrupt:
         print(f"{name}: stopped", file=sys.stderr)
+        fail(130)
         return 130
     except Exception as error:
         message = _sentence(error)
         if message is None or os.environ.get("MINICAIT_DEBUG"):
-            raise
+            raise  # under MPI, a hook ends the other ranks
+        rank = failing_rank()
+        where = "" if rank is None else f"{rank}: "
         with suppress(OSError):  # nobody can be told
-            print(f"{name}: {_shortened(printable(in_flags(message)))}", file=sys.stderr)
+            print(f"{name}: {where}{_shortened(printable(in_flags(message)))}", file=sys.stderr)
+        fail(2)
         return 2
 
 
@@ -106,9 +112,7 @@ def _sentence(error: Exception) -> str | None:
         return f"a file cannot be read or written: {error.strerror}"
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
         return "the system allows no more threads; try --threads 1"
-    if isinstance(error, ValueError | OSError | NotFiniteError | DownloadError | DeviceError | WorkerError):
-        return str(error)
-    return None
+    return str(error) if isinstance(error, SENTENCES) else None
 
 
 def _shortened(message: str) -> str:

@@ -18,6 +18,7 @@ from ..machine import cpu_count
 from ..models import Model
 from ..run.plan import absolute
 from ..text import printable
+from ..train.mpi import world
 from ..train.recipe import PRODUCTS
 
 MAX_CLASSES_FILE = 1_000_000  # bytes
@@ -125,9 +126,14 @@ def class_list(text: str | None) -> list[str] | None:
 
 
 def machine(args: argparse.Namespace) -> dict[str, Any]:
-    """Options of a run that are not part of its plan."""
+    """Options of a run that are not part of its plan. Under mpiexec, each rank has a GPU, or its share of the CPUs."""
     own = {"threads": args.threads, "micro_batch": args.micro_batch, "skip_bad": args.skip_bad_images}
-    return {"device": device(args), **own}
+    if (ranks := world()) is None:
+        return {"device": device(args), **own}
+    chosen = device(args)
+    if args.device is None or args.device == "cuda":
+        chosen = "cpu" if chosen == "cpu" else ranks.device()
+    return {"device": chosen, **own, "threads": args.threads or ranks.threads, "ranks": ranks}
 
 
 def device(args: argparse.Namespace) -> str:

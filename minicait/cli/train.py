@@ -17,7 +17,8 @@ from ..models.grafit import GrafitConfig
 from ..run.console import next_commands
 from ..run.overview import PAGE
 from ..run.plan import Plan, absolute
-from ..run.run import CHECKPOINT_MINUTES, new_run, resume_run
+from ..run.run import CHECKPOINT_MINUTES
+from ..run.start import new_run, resume_run
 from ..text import printable
 from ..train.recipe import recipe, with_settings
 from . import options

@@ -35,6 +35,7 @@ class Dataset(Protocol):
     def __getitem__(self, index: int) -> tuple[Any, int]: ...
 
 
+Edge = tuple[int, int]  # first position of a batch in its epoch, and its end
 Targets = dict[str, np.ndarray]  # "labels", and others; samples on axis 0
 
 
@@ -82,7 +83,8 @@ class Loader:
     `label_maps`, they have labels of what the crop shows, as "token_labels" and "crop_labels".
 
     A damaged image is an error. With `skip_bad`, evaluation skips it and training replaces it by the next image; `bad`
-    maps its index to the reason. `waited` counts the seconds that the consumer has waited for batches.
+    maps its index to the reason. `waited` counts the seconds that the consumer has waited for batches. `part` chooses
+    positions of an epoch, if several processes share its batches.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class Loader:
         self.transform, self.repeats, self.skip_bad, self.numbered = transform, repeats, skip_bad, numbered
         self.label_maps = label_maps
         self.threads = cpu_count() if threads is None else threads
+        self.part: Callable[[list[Edge]], list[Edge]] | None = None
         self.bad: dict[int, str] = {}
         self.waited = 0.0
         self._next_epoch = 0
@@ -147,10 +150,11 @@ class Loader:
                 self.waited += time.perf_counter() - before
                 yield batch
 
-    def edges(self, start: int = 0) -> list[tuple[int, int]]:
+    def edges(self, start: int = 0) -> list[Edge]:
         """First position and end of the batches of an epoch, from batch `start` on."""
         last = min(len(self.dataset), len(self) * self.batch_size)
-        return [(i, min(i + self.batch_size, last)) for i in range(start * self.batch_size, last, self.batch_size)]
+        edges = [(i, min(i + self.batch_size, last)) for i in range(start * self.batch_size, last, self.batch_size)]
+        return edges if self.part is None else self.part(edges)
 
     def stream(self, epoch: int) -> Stream:
         """Random numbers of the augmentation of an epoch."""

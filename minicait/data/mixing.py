@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +10,12 @@ import numpy as np
 from autograd.random import Stream
 
 Pair = tuple[np.ndarray, np.ndarray]  # images (B, 3, H, W) and soft targets (B, K)
+Reverse = Callable[[np.ndarray], np.ndarray]  # rows of a batch -> those in their place in reverse order
 Box = tuple[int, int, int, int]  # top, bottom, left, right
+
+
+def reversed_rows(x: np.ndarray) -> np.ndarray:
+    return x[::-1]
 
 
 def one_hot(labels: np.ndarray, classes: int) -> np.ndarray:
@@ -25,23 +31,26 @@ class Mixing(NamedTuple):
     keep: float  # weight of an image's own target
     box: Box | None = None  # what cutmix takes from the partner; None: mixup, which blends whole images
 
-    def images(self, images: np.ndarray) -> np.ndarray:
+    def images(self, images: np.ndarray, reverse: Reverse = reversed_rows) -> np.ndarray:
         if self.box is None:
-            return _blend(images, self.keep)
+            return _blend(images, reverse(images), self.keep)
         top, bottom, left, right = self.box
         mixed = images.copy()
-        mixed[..., top:bottom, left:right] = images[::-1, :, top:bottom, left:right]
+        mixed[..., top:bottom, left:right] = reverse(images[..., top:bottom, left:right])
         return mixed
 
-    def targets(self, targets: np.ndarray) -> np.ndarray:
-        return _blend(targets, self.keep)
+    def targets(self, targets: np.ndarray, reverse: Reverse = reversed_rows) -> np.ndarray:
+        return _blend(targets, reverse(targets), self.keep)
 
 
-def mix(images: np.ndarray, targets: np.ndarray, mixup_alpha: float, cutmix_alpha: float, stream: Stream) -> Pair:
+def mix(
+    images: np.ndarray, targets: np.ndarray, mixup_alpha: float, cutmix_alpha: float, stream: Stream,
+    reverse: Reverse = reversed_rows,
+) -> Pair:  # fmt: skip
     """Apply mixup or cutmix to a batch, either with probability 1/2; lambda ~ Beta(alpha, alpha), alpha 0 disables."""
     height, width = images.shape[-2:]
     mixing = draw_mixing(height, width, mixup_alpha, cutmix_alpha, stream)
-    return (images, targets) if mixing is None else (mixing.images(images), mixing.targets(targets))
+    return (images, targets) if mixing is None else (mixing.images(images, reverse), mixing.targets(targets, reverse))
 
 
 def draw_mixing(height: int, width: int, mixup_alpha: float, cutmix_alpha: float, stream: Stream) -> Mixing | None:
@@ -86,5 +95,5 @@ def box_around(centre: tuple[int, int], size: tuple[int, int], keep: float) -> B
     return top, bottom, left, right
 
 
-def _blend(x: np.ndarray, keep: float) -> np.ndarray:
-    return x * np.float32(keep) + x[::-1] * np.float32(1 - keep)
+def _blend(x: np.ndarray, partners: np.ndarray, keep: float) -> np.ndarray:
+    return x * np.float32(keep) + partners * np.float32(1 - keep)

@@ -29,8 +29,9 @@ from ..models.cait import CaiT
 from ..nn import Linear
 from ..nn.record import record
 from ..train.evaluate import evaluate
+from ..train.not_finite import NotFiniteError
 from ..train.recipe import Recipe
-from ..train.trainer import NotFiniteError, Trainer
+from ..train.trainer import Trainer
 
 WARMUP = 0.1  # share of all steps
 Job = TypeVar("Job")

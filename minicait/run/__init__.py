@@ -1,7 +1,7 @@
 """The command line's view of a trainer: a plan, a folder with all results, progress, and resuming.
 
 plan        everything that decides the result of a run, as plain data
-run         the run itself
+run         the run itself; `start`: a new one, or one that is resumed
 folder      a new folder for each run, and its plan as a file
 console     printed text: device, model, data, estimate, next commands
 journal     a row per epoch, as log.csv and as curves.svg; `curves` draws any lines with labelled axes

@@ -16,8 +16,8 @@ from autograd import cuda
 from ..data.picture import BadImageError
 from ..machine import cpu_count
 from ..models import Model
+from ..train.not_finite import NotFiniteError
 from ..train.recipe import Recipe
-from ..train.trainer import NotFiniteError
 from ..train.workers import WorkerError
 from .console import resume_command
 from .progress import previous

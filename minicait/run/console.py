@@ -37,6 +37,7 @@ def first_lines(run: Run) -> str:
         source = f"from {plan.weights}, {'head kept' if run.head_kept else f'new head for {len(run.classes)} classes'}"
     counts = f"{len(run.images.train):,} training images, {len(run.images.val):,} validation images"
     lines = {
+        "ranks": run.ranks.describe(),
         "device": device_line(run.device, run.threads),
         "model": f"{source}, patches of {model.config.patch_size}, {cost.parameters:,} parameters, "
         f"{cost.multiply_adds / 1e9:.2f} GFLOPs per image",
@@ -82,8 +83,25 @@ def estimate(run: Run, seconds_per_batch: float) -> str:
     evaluations = -(-(r.epochs - run.trainer.epoch) // run.evaluate_every) * (1 if run.trainer.ema is None else 2)
     seconds += seconds_per_batch / r.batch_size * FORWARD_COST * evaluations * len(run.images.val)
     memory = ", ".join(f"{size} {what}" for size, what in memory_in_use(run.trainer.device))
-    launched = run.trainer.gradients.graph_line()
-    return ", ".join(filter(None, (f"estimate: {seconds / 60:.1f} minutes left", memory, launched)))
+    launched, network = run.trainer.gradients.graph_line(), communication_line(run, seconds_per_batch)
+    return ", ".join(filter(None, (f"estimate: {seconds / 60:.1f} minutes left", memory, launched, network)))
+
+
+def communication_line(run: Run, seconds_per_batch: float) -> str | None:
+    """Share of a step that several ranks spend on the network, and what one more rank would bring."""
+    ranks, steps = run.ranks, run.trainer.batches - run.session_batch
+    if ranks.size == 1:
+        return None
+    network = ranks.seconds / steps
+    leaves = run.trainer.gradients.leaves(run.train_loader.batch_size)
+    told = f"{network / seconds_per_batch:.0%} of a step is communication"
+    if ranks.size == leaves:
+        return f"{told}, and a batch has no work for more ranks"
+    busiest, next_busiest = (-(-leaves // count) for count in (ranks.size, ranks.size + 1))
+    transfers = ranks.size**2 / (ranks.size**2 - 1)  # 2 bytes (P - 1) / P, divided by the same for one rank less
+    computing = max(0.0, seconds_per_batch - network) * next_busiest / busiest
+    gain = seconds_per_batch / (computing + network * transfers)
+    return f"{told}, and one more rank would train {gain:.2f} times as fast"
 
 
 def memory_in_use(device: str) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from tqdm import tqdm
 
@@ -19,24 +19,27 @@ from ..data.loader import Loader
 from ..data.shapes import Shapes
 from ..data.transforms import evaluation, training
 from ..files.weights import save_weights
-from ..machine import peak_megabytes, why_no_gpu
+from ..machine import numerics, peak_megabytes, why_no_gpu
 from ..models import Model
 from ..text import printable, shortened
 from ..train.checkpoint import Checkpoint, Snapshot
 from ..train.evaluate import attention_inside
+from ..train.micro_batch import default_micro_batch
+from ..train.not_finite import NotFiniteError, first_not_finite
+from ..train.ranks import ALONE, Ranks
 from ..train.teacher import Teacher
-from ..train.trainer import Epoch, NotFiniteError, Trainer
+from ..train.trainer import Epoch, Trainer
 from .advice import SMALLER, error_advice, memory_advice, training_memory
 from .background import Background
 from .console import estimate, first_lines, resume_command
 from .finish import after_training
-from .folder import make_weights_folder, new_folder, read_plan, write_plan
+from .folder import make_weights_folder, write_plan
 from .journal import Row, write_journal
 from .lock import FolderLock
 from .overview import Overview
 from .pictures import batch_picture, write_picture
 from .plan import Plan
-from .progress import Progress, last_checkpoint, other_numerics, previous, set_aside
+from .progress import Progress, previous
 from .signals import Stopped, StopSignals
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -46,31 +49,6 @@ EVALUATION_BATCH = 64
 NAMED_BAD_IMAGES = 5  # more are only counted
 
 
-def new_run(plan: Plan, parent: Path, name: str, **options: Any) -> Run:
-    """Create a run in a new folder, which is made only once the plan has proved possible."""
-    run = Run(plan, Path(), **options)
-    run.path = new_folder(parent, name)
-    run.lock = FolderLock(run.path)
-    return run
-
-
-def resume_run(path: Path, **options: Any) -> Run:
-    """Load the run in a folder, as its checkpoint left it."""
-    plan, lock = read_plan(path), FolderLock(path)
-    try:
-        checkpoint, damage = last_checkpoint(path / CHECKPOINT)
-        run = Run(plan, path, model=checkpoint.model(), **options)
-        run.load(checkpoint)
-        if damage is not None:
-            set_aside(run.checkpoint)
-    except BaseException:
-        lock.release()
-        raise
-    warnings = damage, other_numerics(checkpoint, run.trainer), run.overview.load(path, run.trainer.epoch)
-    run.lock, run.warnings = lock, [warning for warning in warnings if warning is not None]
-    return run
-
-
 class Run:
     """A training run in a folder: index.html, args.json, log.csv, curves.svg, train_batch.jpg, weights/,
     checkpoint.safetensors, report-1.html etc., and attention.png for a model that has a map of where it looks.
@@ -78,6 +56,7 @@ class Run:
     checkpoint_minutes  from one checkpoint to the next within an epoch; each epoch ends with one, too
     model               receives the weights of a checkpoint; by default the plan's initial model
     graph               on a GPU, a step is a CUDA graph, if it can be
+    ranks               that train together; rank 0 alone prints and writes
     """
 
     def __init__(
@@ -91,6 +70,7 @@ class Run:
         model: Model | None = None,
         micro_batch: int | None = None,
         graph: bool = True,
+        ranks: Ranks = ALONE,
     ) -> None:
         r = plan.recipe
         if device == "cpu" and r.precision != "fp32":
@@ -99,15 +79,21 @@ class Run:
             raise ValueError(f"this run needs a GPU for {r.precision} (a CPU is fastest with fp32), but {reason}")
         self.plan, self.path, self.device, self.threads = plan, path, device, threads
         self.checkpoint_minutes, self.skip_bad, self.micro_batch = checkpoint_minutes, skip_bad, micro_batch
-        self.graph = graph
+        self.graph, self.ranks = graph, ranks
+        ranks.require_equal("numerics", numerics(device), "their weights would drift apart; see docs/ranks.md")
         side = plan.side() if model is None else model.img_size[0]
-        images = plan.data.open(side, r.seed, r.crop_ratio)
+        images = ranks.staggered(lambda: plan.data.open(side, r.seed, r.crop_ratio))  # downloads what is missing
+        ranks.require_equal("images", images.fingerprint, f"copy {plan.data.data} from one machine to the others")
         self.images = images._replace(val=images.train) if plan.overfit else images
         self.classes = list(images.train.classes)
         self.model, self.head_kept = (model, True) if model is not None else plan.initial_model(self.classes)
         self.model.remember(len(images.train))
         machine = device, threads, micro_batch
-        teacher = None if plan.teacher is None else Teacher(plan.teacher, self.model, self.classes, *machine)
+        # a teacher sees the student's micro-batches, which are the same on any number of ranks
+        pieces = micro_batch or (default_micro_batch(self.model, r.batch_size) if device == "cpu" else None)
+        teacher = None
+        if plan.teacher is not None:
+            teacher = Teacher(plan.teacher, self.model, self.classes, device, threads, pieces)
         self.label_maps = maps = plan.label_maps(images.train, self.model)
         augment = training(r.augmentation, side, r.crop_ratio, token_labels=maps is not None)
         crop = evaluation(side, r.crop_ratio)
@@ -121,7 +107,7 @@ class Run:
         taught_by = None if teacher is None else teacher.model
         self.memory = training_memory(self.model, r, micro_batch, taught_by, maps is not None)
         with memory_advice(device, self.memory, SMALLER):
-            self.trainer = Trainer(self.model, r, *machine, teacher, graph=graph)
+            self.trainer = Trainer(self.model, r, *machine, teacher, graph=graph, ranks=ranks)
         self.lock: FolderLock | None = None
         self.warnings: list[str] = []
         self.signals, self.background = StopSignals(), Background()
@@ -152,19 +138,20 @@ class Run:
                 self.lock.release()
 
     def _train(self) -> Row:
-        make_weights_folder(self.path)
-        write_plan(self.path, self.plan)
+        if self.ranks.leads:
+            make_weights_folder(self.path)
+            write_plan(self.path, self.plan)
         warnings = [f"warning: {printable(warning)}" for warning in self.warnings]
         print("\n".join([first_lines(self), *warnings]), flush=True)
         done, total = self.trainer.batches, self.plan.recipe.epochs * len(self.train_loader)
         with self.signals, error_advice(self), self.background:
             if not done:
-                self._before_training()
+                self.ranks.lead(self._before_training)
             with tqdm(total=total, initial=done, disable=None, unit="batch") as self.bar:
                 self.session_batch, self.train_loader.waited = done, 0.0
                 loaders, calls = self.loaders, (self._after_batch, self._after_epoch)
                 self.trainer.fit(*loaders, *calls, self.evaluate_every)
-            after_training(self)
+            self.ranks.lead(lambda: after_training(self))
         return self.rows[-1]
 
     def _before_training(self) -> None:
@@ -185,19 +172,32 @@ class Run:
         if done == ESTIMATE_AFTER:
             tqdm.write(estimate(self, (time.perf_counter() - self.timed_from) / (ESTIMATE_AFTER - 1)))
             sys.stdout.flush()
-        if self.signals.received is not None:
-            self._save_checkpoint()
-            self.background.wait()
-            raise Stopped(self.signals.received, resume_command(self))
+        if self._told_to_stop():
+            self.ranks.lead(self._save_checkpoint)
+            self._stop()
         self.background.raise_error()
-        if time.perf_counter() - self.saved >= 60 * self.checkpoint_minutes:
+        if self.ranks.leads and time.perf_counter() - self.saved >= 60 * self.checkpoint_minutes:
             self._save_checkpoint()
+
+    def _told_to_stop(self) -> bool:
+        """True on all ranks if one of them has received a signal."""
+        received = self.ranks.gather(self.signals.received)
+        self.signals.received = next((number for number in received if number is not None), None)
+        return self.signals.received is not None
+
+    def _stop(self) -> NoReturn:
+        assert self.signals.received is not None
+        self.background.wait()
+        raise Stopped(self.signals.received, resume_command(self))
 
     def _after_epoch(self, epoch: Epoch) -> None:
         loader, scores, ema = self.train_loader, epoch.scores, epoch.ema_scores
         val_loss, top1, top5 = (None, None, None) if scores is None else (scores.loss, scores.top1, scores.top5)
         ema_top1, ema_top5 = (None, None) if ema is None else (ema.top1, ema.top5)
         batches = min(len(loader), self.trainer.batches - self.session_batch)  # a resumed epoch has fewer
+        for found in self.ranks.gather([loader.bad for loader in self.loaders]):
+            for own, others in zip(self.loaders, found, strict=True):
+                own.bad.update(others)
         bad = list(dict.fromkeys(reason for loader in self.loaders for reason in loader.bad.values()))
         reported = self.rows[-1].left_out if self.rows else 0
         row = Row(
@@ -214,6 +214,12 @@ class Run:
         if len(bad) > reported:
             tqdm.write(f"corrupt images skipped so far: {len(bad)}")
         sys.stdout.flush()
+        self.ranks.lead(lambda: self._write(row, epoch))
+        if self._told_to_stop() and epoch.number < self.plan.recipe.epochs:
+            self._stop()
+
+    def _write(self, row: Row, epoch: Epoch) -> None:
+        """Weights, log, page and checkpoint after an epoch."""
         self._save_weights("last")
         if row.top1 is not None and max(row.top1, row.score) >= self.best:  # of equals, the later one
             self.best = max(row.top1, row.score)
@@ -223,9 +229,6 @@ class Run:
         write_journal(self.path, self.rows)
         self.overview.update(self, epoch.guesses)
         self._save_checkpoint()
-        if self.signals.received is not None and epoch.number < self.plan.recipe.epochs:
-            self.background.wait()
-            raise Stopped(self.signals.received, resume_command(self))
 
     def attention_inside(self, model: Model) -> float | None:
         if self.shapes is None:
@@ -238,7 +241,7 @@ class Run:
         save_weights(self.model, path, self.classes, crop_ratio=r.crop_ratio, origin=origin)
 
     def _save_checkpoint(self) -> None:
-        if (name := self.trainer.first_not_finite()) is not None:  # do not overwrite a good one
+        if (name := first_not_finite(self.trainer)) is not None:  # do not overwrite a good one
             at = f"at batch {self.trainer.batches}"
             raise NotFiniteError(f"training stopped {at}: the weights of {name} are not finite")
         bad = [{str(i): reason for i, reason in loader.bad.items()} for loader in self.loaders]
@@ -270,7 +273,8 @@ class Run:
         for loader, bad in zip(self.loaders, progress.bad, strict=True):
             loader.bad.update({int(i): reason for i, reason in bad.items()})
         self.start_time -= progress.seconds
-        write_journal(self.path, self.rows)
+        if self.ranks.leads:
+            write_journal(self.path, self.rows)
 
     def _identity(self) -> dict[str, Any]:
         """Everything that must stay the same between the sessions of a run, as JSON returns it."""

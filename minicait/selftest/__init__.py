@@ -46,7 +46,8 @@ def parts(device: str, quick: bool = False) -> list[Part]:
         Part("equal bits", f"{training.STEPS} steps of a small CaiT repeated, and interrupted and resumed",
              partial(repeats.bits_are_equal, device, precisions)),
         Part("memory", "peak memory of all of the above", partial(speed.memory, device)),
-        *([Part("host and GPU", f"forward and backward of {speed.MODEL}, fp16, {images}: kernel by kernel, and as a CUDA graph",
+        *([Part("host and GPU",
+                f"forward and backward of {speed.MODEL}, fp16, {images}: kernel by kernel, and as a CUDA graph",
                 skip if quick else partial(speed.host_and_gpu, device))] if on_gpu else []),
         *(Part(f"speed, {name}", f"{speed.MODEL}, {precision}, {images}",
                skip if quick else partial(speed.measured, device, work, precision))

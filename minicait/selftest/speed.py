@@ -111,7 +111,9 @@ def host_and_gpu(device: str, precision: str = "fp16") -> Finding:
     host, gpu = _medians(graph)
     limit = "the host: the GPU waits for launches" if gpu < 1.1 * host else "the GPU"
     allowed = DIFFERENCE[precision]
-    result = f"batch {size}: {'; '.join(told)}; gradients {apart:.1e} apart ({allowed:.0e} allowed); the limit is {limit}"
+    result = (
+        f"batch {size}: {'; '.join(told)}; gradients {apart:.1e} apart ({allowed:.0e} allowed); the limit is {limit}"
+    )
     return Finding(OK if apart <= allowed else DIFFERS, result, lines)  # DIFFERS for NaN
 
 

@@ -3,7 +3,9 @@
 trainer     a step, and the epochs of a recipe
 gradients   how a batch becomes gradients, on any number of threads or processes
 shares      the share of a batch that one worker computes
+micro_batch its size: a rule
 tree        the one order in which gradients are added
+ranks       processes that train together, on one machine or several; `mpi`, through MPI; `sharding`, what each loads
 workers     threads and processes
 memory      memory that processes share
 coupling    samples that must not be separated
@@ -14,19 +16,24 @@ evaluate    accuracy, and where a model looks; `retrieval`, which images it find
 teacher     a trained model to distil from; `target_network`, the average of a model as its own teacher
 grafit      the losses of Grafit
 annotate    a trained model that labels every place of images
+not_finite  who made a NaN
 checkpoint  everything a run needs to continue to the bit
 """
 
 from .evaluate import Guesses, Scores, attention_inside, evaluate, predict
 from .gradients import value_and_grad
+from .not_finite import NotFiniteError
+from .ranks import Ranks, RanksError
 from .recipe import RECIPES, Recipe, recipe
-from .trainer import Epoch, NotFiniteError, Trainer
+from .trainer import Epoch, Trainer
 
 __all__ = [
     "RECIPES",
     "Epoch",
     "Guesses",
     "NotFiniteError",
+    "Ranks",
+    "RanksError",
     "Recipe",
     "Scores",
     "Trainer",

@@ -23,7 +23,8 @@ from ..models.maps import image_maps
 from ..models.model import Model
 from ..nn import Module, evaluation_mode
 from ..nn.record import record
-from .gradients import default_micro_batch
+from .micro_batch import default_micro_batch
+from .ranks import ALONE, Ranks
 
 FILES = 32  # that are predicted at a time
 NOT_FINITE = "the model's outputs are not finite: its weights are damaged"
@@ -46,9 +47,15 @@ class Guesses:
 
     def add(self, logits: np.ndarray, labels: np.ndarray) -> None:
         p = softmax(logits, -1)
+        self._append(labels, p.argmax(-1), p.max(-1))
+
+    def extend(self, other: Guesses) -> None:
+        self._append(other.labels, other.classes, other.probabilities)
+
+    def _append(self, labels: np.ndarray, classes: np.ndarray, probabilities: np.ndarray) -> None:
         self.labels = np.append(self.labels, labels)
-        self.classes = np.append(self.classes, p.argmax(-1))
-        self.probabilities = np.append(self.probabilities, p.max(-1))
+        self.classes = np.append(self.classes, classes)
+        self.probabilities = np.append(self.probabilities, probabilities)
 
     def confusion(self, count: int) -> np.ndarray:
         """Images by true (row) and predicted (column) class, among `count` classes."""
@@ -164,26 +171,35 @@ def evaluate(
     micro_batch: int | None = None,
     data_classes: np.ndarray | None = None,
     guesses: Guesses | None = None,
+    ranks: Ranks = ALONE,
 ) -> Scores:
-    """Scores of a model; `data_classes` are those of its outputs that occur as labels. `guesses` collects the rest."""
-    right1 = right5 = right_of_data = count = 0
-    loss = 0.0
+    """Scores of a model; `data_classes` are those of its outputs that occur as labels. `guesses` collects the rest.
+
+    Of several ranks each has every so many of the batches.
+    """
+    found = []
     for images, targets in batches:
         labels = targets["labels"] if isinstance(targets, dict) else targets
         logits = to_device(predicted_logits(model, images, threads, micro_batch), "cpu")
         logits = logits.astype(np.promote_types(logits.dtype, np.float32), copy=False)
         hits = np.argsort(-logits, axis=1, kind="stable")[:, :5] == labels[:, None]
-        right1, right5, count = right1 + int(hits[:, 0].sum()), right5 + int(hits.any(1).sum()), count + len(labels)
+        counts, own = [hits[:, 0].sum(), hits.any(1).sum(), len(labels), 0], Guesses()
         if data_classes is not None:
-            right_of_data += int((data_classes[logits[:, data_classes].argmax(1)] == labels).sum())
+            counts[3] = (data_classes[logits[:, data_classes].argmax(1)] == labels).sum()
         with np.errstate(all="ignore"):  # a loss that is not finite says enough
             if guesses is not None:
-                guesses.add(logits, labels)
-            loss += ops.cross_entropy(logits, labels, reduction="sum").item()
-    if not count:
+                own.add(logits, labels)
+            loss = ops.cross_entropy(logits, labels, reduction="sum").item()
+        found.append((counts, loss, own))
+    found = ranks.in_turn(found)
+    if not found:
         raise ValueError("there is no image to evaluate on")
+    right1, right5, count, right_of_data = (int(total) for total in np.sum([counts for counts, _, _ in found], axis=0))
+    if guesses is not None:
+        for _, _, own in found:
+            guesses.extend(own)
     of_data = None if data_classes is None else right_of_data / count
-    return Scores(right1 / count, right5 / count, loss / count, of_data)
+    return Scores(right1 / count, right5 / count, sum(loss for _, loss, _ in found) / count, of_data)
 
 
 def attention_inside(

@@ -6,7 +6,8 @@ the batch. On a GPU the batch stays whole by default, which is fastest there; wh
 it, and the pieces run one after the other. A whole batch there is one CUDA graph (`step_graph`).
 
 The size of a micro-batch does not depend on the number of workers, gradients are added along one tree (`tree`), and
-random masks belong to samples. So the result has the same bits for any number of workers.
+random masks belong to samples. So the result has the same bits for any number of workers, and of ranks (`ranks`), each
+of which computes some of the leaves.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from autograd import Tensor, modes, random
-from autograd.backend import Array, array_module, constant
+from autograd.backend import Array, array_module, as_array, constant, to_device
 
 from ..machine import cpu_count, return_freed_memory
 from ..models.model import Model, evaluated_logits
@@ -30,17 +31,14 @@ from ..optim.parameters import FlatArrays, flat_parameters
 from ..optim.sweep import together
 from .coupling import coupled_modules, refuse_coupling
 from .memory import SharedMemory, inbox_size
+from .micro_batch import default_micro_batch
 from .objectives import LossFunction, Objective
+from .ranks import ALONE, Ranks
 from .shares import KEPT, Batch, State, Summed, look_for_coupling, sum_share
 from .stem import Stem
 from .step_graph import StepGraph
-from .tree import additions, even_ranges, leaf_count
+from .tree import additions, cover, even_ranges, leaf_count
 from .workers import Processes, Threads, can_fork
-
-# A micro-batch has at most so many tokens, and saves at most so many bytes for backward, but has enough tokens that
-# matrix products run at full rate: 2 images of xxs24 or s24 at 224 pixels, 16 of tiny at 32.
-MOST_TOKENS, MOST_BYTES, LEAST_TOKENS = 1024, 150_000_000, 392
-MICRO_BATCH = 8  # for a model that does not say what it costs
 
 
 def value_and_grad(
@@ -62,6 +60,7 @@ class Gradients:
     processes  workers are processes instead of threads, which need not wait for each other; by default on Linux
     updated    flat arrays besides the weights to put into memory shared with processes: then these sweep over them, too
     graph      on a GPU, compute a batch that stays whole by a CUDA graph
+    ranks      that share the batch; with MPI there are no worker processes, because it may not survive a fork
     """
 
     def __init__(
@@ -72,41 +71,45 @@ class Gradients:
         processes: bool | None = None,
         updated: Sequence[FlatArrays] = (),
         graph: bool = False,
+        ranks: Ranks = ALONE,
     ) -> None:
         for name, value in (("threads", threads), ("micro_batch", micro_batch)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         self.model, self.micro_batch, self.updated = model, micro_batch, updated
         self.threads = threads or cpu_count()
-        self.use_processes = can_fork() if processes is None else processes
+        self.ranks = ranks
+        self.use_processes = ranks is ALONE and (can_fork() if processes is None else processes)
         self.processes: Processes | None = None
         self.state: State | None = None
         self.graph = StepGraph() if graph else None
         self.features: Array | None = None  # of the last batch, if its objective keeps them
 
     def __call__(
-        self, objective: Objective, images: Any, targets: dict[str, Any], scale: float = 1.0
+        self, objective: Objective, images: Any, targets: dict[str, Any], scale: float = 1.0, total: int | None = None
     ) -> tuple[Array, FlatArrays]:
-        """The mean loss (an array of one value), and `scale` times its gradients."""
+        """The mean loss (an array of one value), and `scale` times its gradients.
+
+        total  images of the batch, of which these are the rows of this rank
+        """
         tensors = dict(self.model.named_tensors())
         state = self._state(tensors)
         images, targets = self._arrays(state, images, targets)
         coupled = coupled_modules(self.model)
-        size = self._micro_batch(images, coupled)
+        total = total or len(images)
+        size, leaves = self._cut(total, state, coupled)
+        own = even_ranges(len(leaves), self.ranks.size)[self.ranks.rank]
         stream = random.current() or self.model.next_stream()
         stem = None
-        if size < len(images) and isinstance(self.model, Model) and coupled_modules(self.model, in_stem=True):
+        if size < total and isinstance(self.model, Model) and coupled_modules(self.model, in_stem=True):
             stem = Stem(self.model, images, stream, self.threads)
             images = stem.output.data
-        pieces = -(-len(images) // size)
-        on_gpu = not isinstance(images, np.ndarray)  # one worker, so one leaf will do
-        leaves = even_ranges(pieces, 1 if on_gpu else leaf_count(pieces, state.layout.size))
         arrays = [images, *targets.values()]
         if stem is not None:
             arrays.append(array_module(images).zeros_like(images))
-        workers = min(self.threads, len(leaves))
+        workers = min(self.threads, len(own))
         crew = self._crew(state, tensors, workers, objective, arrays, bool(coupled))
-        if pieces > 1:
+        if size < total:
             refuse_coupling(
                 self.model, objective, images, targets, size,
                 find=lambda images: crew.run(look_for_coupling, [(state.settings, images, stem is not None)])[0],
@@ -115,18 +118,40 @@ class Gradients:
         stem_gradient = None if stem is None else others[-1]
         targets = dict(zip(targets, others, strict=False))
         settings = state.pickled_settings() if isinstance(crew, Processes) else b""
-        batch = Batch(objective, images, targets, stem_gradient, size, leaves, workers, stream, settings, scale)
-        results = self._results(state, batch, tensors, crew, whole=pieces == 1 and stem is None)
+        batch = Batch(
+            objective, images, targets, stem_gradient, size, leaves, workers, stream, settings, scale, own, total
+        )  # fmt: skip
+        one_piece = leaves[own[0]].start + 1 == leaves[own[-1]].stop
+        results = self._results(state, batch, tensors, crew, whole=one_piece and stem is None)
         nodes = [node for result in results for node in result.nodes]
+        pairs, nodes = additions(nodes, to_the_end=self.ranks.size == 1)
         with together():
-            for into, other in additions(nodes):
+            for into, other in pairs:
                 state.buffer(*into).add(state.buffer(*other), self.threads)
         gradients = state.buffer(*nodes[0].buffer)
+        if self.ranks.size > 1:
+            covers = [cover(part) for part in even_ranges(len(leaves), self.ranks.size)]
+            self.ranks.sum([state.buffer(*node.buffer).array for node in nodes], covers, gradients.array)
         if stem is not None:
             stem.backward(stem_gradient, state, gradients)
         features = [x for result in results for x in result.features if x is not None]
         self.features = array_module(features[0]).concatenate(features) if features else None
-        return reduce(add, [loss for result in results for loss in result.losses]), gradients
+        losses = [loss for result in results for loss in result.losses]
+        if self.ranks.size > 1:
+            own_losses = [to_device(as_array(loss), "cpu") for loss in losses]
+            losses = [loss for part in self.ranks.gather(own_losses) for loss in part]
+        return reduce(add, losses), gradients
+
+    def leaves(self, total: int) -> int:
+        """Into how many leaves a batch of `total` images is cut: the most ranks or workers that have work."""
+        return len(self._cut(total, self._state(dict(self.model.named_tensors())), coupled_modules(self.model))[1])
+
+    def rows(self, total: int) -> list[range]:
+        """The rows of a batch of `total` images that each rank computes."""
+        state = self._state(dict(self.model.named_tensors()))
+        size, leaves = self._cut(total, state, coupled_modules(self.model))
+        parts = even_ranges(len(leaves), self.ranks.size)
+        return [range(leaves[own[0]].start * size, min(leaves[own[-1]].stop * size, total)) for own in parts]
 
     def _results(
         self, state: State, batch: Batch, tensors: Mapping[str, Tensor], crew: Processes | Threads, whole: bool
@@ -195,9 +220,24 @@ class Gradients:
                 raise ValueError(f"{len(images)} images need as many {name}, at least one, got {len(values)}")
         return images, targets
 
-    def _micro_batch(self, images: Array, coupled: list[str]) -> int:
+    def _cut(self, total: int, state: State, coupled: list[str]) -> tuple[int, list[range]]:
+        """Images in a piece of a batch, and the numbers of the pieces in each leaf."""
+        if self.ranks.size > 1 and (found := coupled or coupled_modules(self.model, in_stem=True)):
+            raise ValueError(f"{found[0]} couples the samples of a batch, so this model trains on a single rank only")
+        size = self._micro_batch(total, coupled)
+        pieces = -(-total // size)
+        alone = self.model.device != "cpu" and self.ranks is ALONE  # one worker, so one leaf will do
+        leaves = even_ranges(pieces, 1 if alone else leaf_count(pieces, state.layout.size))
+        if len(leaves) < self.ranks.size:
+            raise ValueError(
+                f"a batch of {total} images in micro-batches of {size} is work for at most {len(leaves)} ranks, but "
+                f"there are {self.ranks.size}; start fewer, or choose a larger batch_size or a smaller micro_batch"
+            )
+        return size, leaves
+
+    def _micro_batch(self, batch: int, coupled: list[str]) -> int:
         """Images in a piece: all of them where samples are coupled, unless that is in the stem alone."""
-        batch, asked = len(images), self.micro_batch
+        asked = self.micro_batch
         if coupled:
             if asked is not None and asked < batch:
                 raise ValueError(
@@ -207,7 +247,7 @@ class Gradients:
             return batch
         if asked is not None:
             return asked
-        return batch if not isinstance(images, np.ndarray) else default_micro_batch(self.model, batch)
+        return batch if self.model.device != "cpu" else default_micro_batch(self.model, batch)
 
     def _crew(
         self, state: State, tensors: Mapping[str, Tensor], workers: int, objective: Objective, batch: Sequence[Array],
@@ -237,21 +277,6 @@ class Gradients:
             return_freed_memory()
             self.processes = Processes(count, state, tensors, memory)
         return self.processes
-
-
-def default_micro_batch(model: Module, batch: int, training: bool = True) -> int:
-    """Images in a micro-batch: what suits the model, and at most half of the batch, so that two CPUs have work.
-
-    training  activations are kept for backward
-    """
-    size = MICRO_BATCH
-    if isinstance(model, Model):
-        tokens = model.grid[0] * model.grid[1]
-        size = MOST_TOKENS // tokens
-        if training:
-            size = min(size, MOST_BYTES // model.cost().activation_bytes)
-        size = max(size, -(-LEAST_TOKENS // tokens))
-    return min(size, max(1, -(-batch // 2)))
 
 
 def _in_no_mode() -> bool:

@@ -31,11 +31,18 @@ class Batch(NamedTuple):
     targets: dict[str, Array]
     stem_gradient: Array | None  # to be computed, if `images` are outputs of the model's stem
     size: int  # of a piece
-    leaves: list[range]  # the numbers of their pieces
+    leaves: list[range]  # the numbers of the pieces of each
     workers: int
     stream: random.Stream
     settings: bytes  # of the model, for processes
     scale: float | Array
+    own: range  # the leaves of this rank
+    total: int  # images of the whole batch; `images` are those of this rank's leaves
+
+    @property
+    def first(self) -> int:
+        """Row of the whole batch that is the first of `images`."""
+        return self.leaves[self.own[0]].start * self.size
 
 
 class State:
@@ -150,7 +157,8 @@ def sum_share(state: State, worker: int, batch: Batch) -> Summed:
         if not state.cancelled:
             state.buffer(worker, into).array += state.buffer(worker, number).array
 
-    leaves = even_ranges(len(batch.leaves), batch.workers)[worker]
+    part = even_ranges(len(batch.own), batch.workers)[worker]
+    leaves = batch.own[part.start : part.stop]
     nodes = fold(leaves, compute, add_buffers, lambda leaf: len(batch.leaves[leaf]) == 1)
     return Summed([node._replace(buffer=(worker, node.buffer)) for node in nodes], losses, features)
 
@@ -161,7 +169,7 @@ def _piece(state: State, batch: Batch, number: int, sums: FlatArrays, accumulate
     Return its part of the loss, and features, if the objective keeps them.
     """
     start, behind_stem = number * batch.size, batch.stem_gradient is not None
-    piece = slice(start, start + batch.size)
+    piece = slice(start - batch.first, start - batch.first + batch.size)
     images = batch.images[piece]
     x = Tensor(images, requires_grad=True) if behind_stem else images
     with random.using(batch.stream.at(sample=batch.stream.sample + start)):
@@ -169,7 +177,7 @@ def _piece(state: State, batch: Batch, number: int, sums: FlatArrays, accumulate
         loss = batch.objective(outputs, {name: values[piece] for name, values in batch.targets.items()})
     if loss.size != 1:
         raise ValueError(f"the loss must be one number, the mean over samples, got {loss.shape}")
-    part = len(images) / len(batch.images)
+    part = len(images) / batch.total
     scale = part * batch.scale if part < 1 else batch.scale
     seed = np.full(loss.shape, scale) if isinstance(scale, float) else scale.reshape(loss.shape)
     inputs: list[Tensor] = list(state.learned.values())

@@ -115,7 +115,8 @@ def _can_capture() -> bool:
 
 def _numbers(batch: Batch, layers: list[Any]) -> np.ndarray:
     """The loss scale, and the factors of all layers of stochastic depth: all that a batch draws on the host."""
-    factors = drawn_factors(layers, len(batch.images), batch.stream) if layers else np.empty(0, np.float32)
+    stream = batch.stream.at(sample=batch.stream.sample + batch.first)
+    factors = drawn_factors(layers, len(batch.images), stream) if layers else np.empty(0, np.float32)
     return np.concatenate([np.array([batch.scale], np.float32), factors.ravel()])
 
 
@@ -123,4 +124,4 @@ def _key(state: State, batch: Batch) -> tuple[Any, ...]:
     """Everything that a graph depends on, besides addresses and values."""
     arrays = {"": batch.images, **batch.targets}
     shapes = {name: (a.shape, a.dtype) for name, a in arrays.items()}
-    return state, batch.objective, shapes, state.settings, modes.current()
+    return state, batch.objective, shapes, batch.total, state.settings, modes.current()

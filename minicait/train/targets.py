@@ -13,7 +13,7 @@ from autograd.random import Stream
 from autograd.tensor import as_tensor
 
 from ..data.loader import Batch
-from ..data.mixing import mix, one_hot
+from ..data.mixing import Reverse, mix, one_hot, reversed_rows
 from ..data.pixels import Pixels
 from ..models.model import Model
 from ..nn import MixToken, Module
@@ -62,8 +62,11 @@ class BatchTargets:
         if recipe.has_target_network and isinstance(model, Model) and ema is not None:
             self.target_network = TargetNetwork(model, ema, recipe.repeats, threads, micro_batch)
 
-    def mixed(self, batch: Batch, number: int) -> tuple[Any, Any]:
-        """Images and targets of batch number `number` of a run, after mixup or cutmix."""
+    def mixed(self, batch: Batch, number: int, reverse: Reverse = reversed_rows) -> tuple[Any, Any]:
+        """Images and targets of batch number `number` of a run, after mixup or cutmix.
+
+        reverse  finds the partners of rows, some of which other ranks may have
+        """
         r, images = self.recipe, batch.images
         if not (r.mixup or r.cutmix):
             return images.normalised() if isinstance(images, Pixels) else images, batch.targets
@@ -74,7 +77,7 @@ class BatchTargets:
         labels, stream = one_hot(batch.labels, self.model.num_classes), Stream(r.seed, "mix", number)
         if isinstance(images, Pixels):
             return images.mix(labels, r.mixup, r.cutmix, stream)
-        return mix(images, labels, r.mixup, r.cutmix, stream)
+        return mix(images, labels, r.mixup, r.cutmix, stream, reverse)
 
     def __call__(self, images: Any, targets: Any) -> dict[str, Any]:
         """All targets by name; the current random stream must be that of the step, which mixes tokens alike."""

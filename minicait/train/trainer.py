@@ -2,37 +2,38 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 import autograd as ag
 from autograd import random
-from autograd.backend import Array, array_module
+from autograd.backend import to_device
 from autograd.random import Stream
-from autograd.tensor import as_tensor
 
-from ..data.device_loader import AnyLoader, on_device
+from ..data.device_loader import AnyLoader
 from ..data.loader import Loader
+from ..data.mixing import Reverse, reversed_rows
 from ..machine import cpu_count
 from ..models.model import Model
-from ..nn import Buffer, Memory, Module
+from ..nn import Memory, Module
 from ..optim import EMA, AdamW, FlatArrays, Lamb, LossScaler, Optimiser, clip_gradients, learning_rate, norm_and_loss
 from ..optim.sweep import together
 from .evaluate import Guesses, Scores, evaluate
 from .gradients import Gradients
+from .not_finite import NotFiniteError, first_not_finite, restore, stopped
 from .objectives import Objective, objective_for
+from .ranks import ALONE, Ranks
 from .recipe import PRODUCTS, Recipe
+from .sharding import sharded
 from .targets import BatchTargets, Teacher, check_recipe
-
-
-class NotFiniteError(ArithmeticError):
-    """The loss or a gradient is NaN or infinite; the message names the first offender."""
 
 
 @dataclass
@@ -62,6 +63,7 @@ class Trainer:
     precision  "fp32", "tf32" or "fp16", the precision of matrix products, instead of the recipe's. Weights stay
                float32. With fp16 the loss is scaled, and a step whose gradients overflow is skipped.
     graph      on a GPU, launch forward and backward of a batch as one CUDA graph
+    ranks      that train together, by default this process alone
     """
 
     def __init__(
@@ -76,11 +78,14 @@ class Trainer:
         processes: bool | None = None,
         objective: Objective | None = None,
         graph: bool = True,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.model = model if device is None else model.to(device)
         self.recipe = r = (recipe or Recipe()).changed(precision=precision)
         self.teacher, self.threads, self.micro_batch = teacher, threads, micro_batch
         check_recipe(r, model, teacher is not None, objective is not None)
+        if ranks.size > 1 and r.loss == "neighbours":
+            raise ValueError("Trainer: loss=neighbours fills a memory of all images, and trains on a single rank only")
         self.objective = objective or objective_for(r)
         self.scaler = LossScaler(enabled=r.precision == "fp16")
         count = threads or cpu_count()
@@ -92,7 +97,8 @@ class Trainer:
             self.optimiser, self.clip_norm = AdamW(model, r.peak_lr, r.weight_decay, threads=count), r.clip_norm
         self.ema = None if r.ema_decay is None else EMA(model, r.ema_decay, count, not r.has_target_network)
         updated = [self.optimiser.mean, self.optimiser.square, *([] if self.ema is None else [self.ema.average])]
-        self.gradients = Gradients(model, threads, micro_batch, processes, updated, graph)
+        self.ranks = ranks
+        self.gradients = Gradients(model, threads, micro_batch, processes, updated, graph, ranks)
         self.targets = BatchTargets(model, r, teacher, self.ema, threads, micro_batch)
         self.buffers = [buffer for _, buffer in model.named_buffers() if not isinstance(buffer, Memory)]
         self.accumulated: FlatArrays | None = None  # gradients of the batches that make up the next update
@@ -100,22 +106,30 @@ class Trainer:
         self.epoch = 0  # epochs completed, evaluation included
         self.losses: list[float] = []  # of the batches of this epoch
         self.total_steps: int | None = None  # the schedule needs it; `fit` knows it
+        self.total: int | None = None  # images of a batch, of which the loader brings those of this rank
+        self.reverse: Reverse = reversed_rows
 
-    def step(self, images: Any, targets: Any) -> float:
-        """Train on one batch and return its loss. Targets are class indices (B,), soft labels (B, K), or a dict."""
+    def step(self, images: Any, targets: Any, total: int | None = None) -> float:
+        """Train on one batch and return its loss. Targets are class indices (B,), soft labels (B, K), or a dict.
+
+        total  images of the batch, if these are only the rows of this rank; else it takes its rows of them
+        """
         self.model.train()
+        if total is None and self.ranks.size > 1:
+            total, rows = len(images), self.gradients.rows(len(images))[self.ranks.rank]
+            images, targets = images[rows.start : rows.stop], rows_of(targets, rows)
         buffers = [(buffer, buffer.data.copy()) for buffer in self.buffers]
-        with self._randomness(), ag.autocast(PRODUCTS[self.recipe.precision]):
+        with self.randomness(), ag.autocast(PRODUCTS[self.recipe.precision]):
             targets = self.targets(images, targets)
             mean = self.scaler.scale / self.recipe.accumulate  # over the batches of an update
-            loss, gradients = self.gradients(self.objective, images, targets, mean)
+            loss, gradients = self.gradients(self.objective, images, targets, mean, total)
         self.scaler.unscale(gradients)
         gradients = self._accumulate(gradients)
         norm, loss = norm_and_loss(gradients, loss)  # the one wait for a GPU
         if not math.isfinite(norm):
             restore(buffers)
             if self.scaler.exhausted:
-                raise self._stop(images, targets)
+                raise stopped(self, images, targets)
         if (self.batches + 1) % self.recipe.accumulate == 0:
             if self.scaler.accepts(norm):  # a step that overflowed is skipped
                 with together():  # one pass over all arrays
@@ -130,7 +144,7 @@ class Trainer:
         self.batches += 1
         return loss
 
-    def _randomness(self) -> AbstractContextManager[Any]:
+    def randomness(self) -> AbstractContextManager[Any]:
         """Random masks of the next batch, drawn by its number."""
         return random.using(Stream(self.recipe.seed, "train", step=self.batches))
 
@@ -179,12 +193,16 @@ class Trainer:
         if isinstance(self.model, Model):
             self.model.remember(len(train_loader.dataset))  # before processes share its memory
         self.gradients.start()
-        epochs = []
+        self._compare_ranks()
+        several, epochs = self.ranks.size > 1, []
+        shares = self.gradients.rows(train_loader.batch_size)
+        self.total, self.reverse = (train_loader.batch_size if several else None), partial(self.ranks.mirrored, shares)
         try:
-            with on_device(train_loader, self.device) as train, on_device(val_loader, self.device) as val:
+            with sharded(self.ranks, shares, train_loader, val_loader, self.device) as (train, val):
                 while self.epoch < self.recipe.epochs:
                     evaluated = (self.recipe.epochs - self.epoch - 1) % evaluate_every == 0
                     epochs.append(self._epoch(train, val if evaluated else None, after_batch))
+                    self._compare_ranks()
                     if after_epoch is not None:
                         after_epoch(epochs[-1])
         finally:
@@ -198,10 +216,11 @@ class Trainer:
         started = time.perf_counter()
         with closing(train_loader.epoch(self.epoch, self.batches - self.epoch * len(train_loader))) as batches:
             for batch in batches:
-                self.losses.append(self.step(*self.targets.mixed(batch, self.batches)))
+                images, targets = self.targets.mixed(batch, self.batches, self.reverse)
+                self.losses.append(self.step(images, targets, self.total))
                 if after_batch is not None:
                     after_batch(self.losses[-1])
-        if (name := self.first_not_finite()) is not None:
+        if (name := first_not_finite(self)) is not None:
             raise NotFiniteError(f"training stopped after batch {self.batches}: the weights of {name} are not finite")
         seconds = time.perf_counter() - started
         scores, ema_scores, guesses = None, None, None
@@ -220,7 +239,18 @@ class Trainer:
 
     def _evaluate(self, loader: AnyLoader, guesses: Guesses) -> Scores:
         with ag.autocast(PRODUCTS[self.recipe.precision]):
-            return evaluate(self.model, loader, self.threads, self.micro_batch, guesses=guesses)
+            return evaluate(self.model, loader, self.threads, self.micro_batch, guesses=guesses, ranks=self.ranks)
+
+    def _compare_ranks(self) -> None:
+        """Raise RanksError if the weights, moments or averages of the ranks are not all the same."""
+        if self.ranks.size > 1:
+            self.optimiser.parameters.attach()
+            arrays = [self.optimiser.parameters.weights, self.optimiser.mean, self.optimiser.square]
+            digest = hashlib.sha256()
+            for flat in [*arrays, *([] if self.ema is None else [self.ema.average])]:
+                digest.update(to_device(flat.array, "cpu"))
+            self.ranks.require_equal("weights", digest.digest(), "their CPUs or libraries may round differently: see "
+                                     "docs/ranks.md, and resume the run")  # fmt: skip
 
     def close(self) -> None:
         """End worker processes. The next step starts others."""
@@ -230,45 +260,9 @@ class Trainer:
     def device(self) -> str:
         return self.model.device
 
-    # ---- when numbers are not finite
 
-    def _stop(self, images: Any, targets: dict[str, Any]) -> NotFiniteError:
-        """The error for a batch that no loss scale can help; the trainer goes back to before its update."""
-        buffers = [(buffer, buffer.data.copy()) for buffer in self.buffers]
-        error = NotFiniteError(f"training stopped at batch {self.batches + 1}: {self._offender(images, targets)}")
-        restore(buffers)  # the search ran forward once more
-        begun = self.batches % self.recipe.accumulate
-        self.batches, self.accumulated = self.batches - begun, None
-        del self.losses[max(0, len(self.losses) - begun) :]
-        return error
-
-    def _offender(self, images: Any, targets: dict[str, Any]) -> str:
-        """Name the first value that is not finite: weights, images, then operations."""
-        if (name := self.first_not_finite()) is not None:
-            return f"the weights of {name} are not finite"
-        values = as_tensor(images).data
-        if not bool(array_module(values).isfinite(values).all()):
-            return "an image is not finite"
-        alone = Gradients(self.model, 1, self.micro_batch, processes=False)
-        try:
-            precision = ag.autocast(PRODUCTS[self.recipe.precision])
-            with self._randomness(), precision, ag.detect_anomaly(), np.errstate(all="ignore"):
-                alone(self.objective, images, targets)
-        except ag.AnomalyError as error:
-            return str(error).split(".")[0] + "; try a lower learning rate"
-        return "the sum of the gradients overflows; try a lower learning rate"
-
-    def first_not_finite(self) -> str | None:
-        """Name of the first parameter or buffer that is not all finite."""
-        self.optimiser.parameters.attach()
-        arrays = [self.optimiser.parameters.array, *(buffer.data for buffer in self.buffers)]
-        if all(bool(array_module(x).isfinite(x).all()) for x in arrays):
-            return None
-        tensors = self.model.named_tensors()
-        return next(name for name, t in tensors if not bool(array_module(t.data).isfinite(t.data).all()))
-
-
-def restore(buffers: list[tuple[Buffer, Array]]) -> None:
-    """Undo what a batch that was not finite wrote into buffers."""
-    for buffer, before in buffers:
-        buffer.data[...] = before
+def rows_of(targets: Any, rows: range) -> Any:
+    """Some rows of the targets, which are an array or a dict of arrays."""
+    if isinstance(targets, Mapping):
+        return {name: values[rows.start : rows.stop] for name, values in targets.items()}
+    return targets[rows.start : rows.stop]

@@ -90,17 +90,29 @@ def most_buffers(leaves: int, workers: int) -> int:
     return max(buffers_needed(own) for count in counts for own in even_ranges(count, min(workers, count)))
 
 
-def additions(nodes: Iterable[Node]) -> list[tuple[Any, Any]]:
-    """Pairs (into, buffer) to add, in this order, so that the first node's buffer holds the sum of all nodes."""
+def additions(nodes: Iterable[Node], to_the_end: bool = True) -> tuple[list[tuple[Any, Any]], list[Node]]:
+    """Pairs (into, buffer) to add, in this order, and the nodes that are left, from left to right.
+
+    to_the_end  until the first node's buffer holds the sum of all; False: siblings only, because others have the rest
+    """
     pairs: list[tuple[Any, Any]] = []
-    stack: list[Node] = []
+    left: list[Node] = []
+
+    def add_last() -> None:
+        right = left.pop()
+        pairs.append((left[-1].buffer, right.buffer))
+        left[-1] = left[-1]._replace(level=right.level + 1)
+
     for node in nodes:
-        stack.append(node)
-        while len(stack) > 1 and stack[-1].joins(stack[-2]):
-            right = stack.pop()
-            pairs.append((stack[-1].buffer, right.buffer))
-            stack[-1] = stack[-1]._replace(level=right.level + 1)
-    while len(stack) > 1:
-        right = stack.pop()
-        pairs.append((stack[-1].buffer, right.buffer))
-    return pairs
+        left.append(node)
+        while len(left) > 1 and left[-1].joins(left[-2]):
+            add_last()
+    while to_the_end and len(left) > 1:
+        add_last()
+    return pairs, left
+
+
+def cover(leaves: range) -> list[Node]:
+    """The nodes that a worker with these leaves is left with. Their buffers are numbered from left to right."""
+    _, nodes = additions([Node(0, leaf, None) for leaf in leaves], to_the_end=False)
+    return [node._replace(buffer=number) for number, node in enumerate(nodes)]

@@ -40,11 +40,7 @@ def test_all_is_well(selftest):
     code, file = selftest()
     assert code == 0, file
     assert f"ok: {3 * len(CASES)} of {3 * len(CASES)} agree" in file
-    assert (
-        "hostcuda, compute capability" in file
-        and "CuPy's memory pool: " in file
-        and "unknown (" not in file
-    )
+    assert "hostcuda, compute capability" in file and "CuPy's memory pool: " in file and "unknown (" not in file
     assert "equal bits when repeated and when resumed, in fp32, tf32, fp16" in file
     assert "ok: largest relative difference: fp32 " in file and "\n  fp16 attn.proj_w.weight " in file
     assert "matrix products by cuBLAS, called directly" in " ".join(file.split())
@@ -129,7 +125,10 @@ def test_a_graph_beside_single_launches(monkeypatch, factor, verdict):
     monkeypatch.setattr(speed, "launched", changed)
     finding = speed.host_and_gpu("cuda")
     assert finding.verdict == verdict
-    assert "batch 2: without a CUDA graph: it is off: host " in finding.result and "; as a CUDA graph: host " in finding.result
+    assert (
+        "batch 2: without a CUDA graph: it is off: host " in finding.result
+        and "; as a CUDA graph: host " in finding.result
+    )
 
 
 def test_other_processes_find_the_memory_of_this_one(cp, monkeypatch):

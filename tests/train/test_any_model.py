@@ -13,7 +13,7 @@ from minicait import nn
 from minicait.models import Config, Cost, Model, Outputs
 from minicait.train import Recipe, Trainer, evaluate, predict, value_and_grad
 from minicait.train.checkpoint import load_checkpoint, read_checkpoint, save_checkpoint
-from minicait.train.gradients import default_micro_batch
+from minicait.train.micro_batch import default_micro_batch
 from tests.train.helpers import FULL, assert_same, loaders, some_batches, state
 
 

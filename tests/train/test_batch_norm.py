@@ -13,6 +13,7 @@ from minicait.optim import EMA
 from minicait.train import NotFiniteError, Recipe, Trainer, evaluate, predict, value_and_grad
 from minicait.train.checkpoint import load_checkpoint, save_checkpoint
 from minicait.train.gradients import Gradients
+from minicait.train.not_finite import first_not_finite
 from minicait.train.objectives import CrossEntropy
 from minicait.train.workers import can_fork
 from tests import stand_in_cupy
@@ -179,7 +180,7 @@ def test_a_batch_that_is_not_finite_leaves_no_trace_in_buffers(precision):
             assert np.isnan(trainer.step(broken, labels)) and trainer.scaler.skipped >= 1
     assert_same(buffers(trainer.model), before)
     trainer.model.stages[1].running_var.data[0] = np.inf
-    assert trainer.first_not_finite() == "stages.1.running_var"
+    assert first_not_finite(trainer) == "stages.1.running_var"
 
 
 @pytest.mark.skipif(not can_fork(), reason="processes cannot be forked on this system")

@@ -32,11 +32,11 @@ def train_and_stop(monkeypatch, *options):
     """Train until the second epoch, where the run is told to end."""
     real, steps = Trainer.step, []
 
-    def interrupted(self, images, targets):
+    def interrupted(self, *given):
         steps.append(1)
         if len(steps) == 6:
             os.kill(os.getpid(), signal.SIGTERM)
-        return real(self, images, targets)
+        return real(self, *given)
 
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "step", interrupted)

@@ -15,7 +15,7 @@ from minicait import create_model, nn
 from minicait.machine import cpu_count
 from minicait.models.cait import CaiT
 from minicait.train import value_and_grad
-from minicait.train.gradients import default_micro_batch
+from minicait.train.micro_batch import default_micro_batch
 
 SMALL = {"img_size": 16, "patch_size": 4, "dim": 12, "heads": 3, "depth": 2, "num_classes": 5, "layer_scale": 0.5}
 RNG = np.random.default_rng(0)

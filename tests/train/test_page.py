@@ -21,7 +21,7 @@ from minicait.run.film import MAX_FRAMES, Film, as_bytes
 from minicait.run.journal import Row, best_row
 from minicait.run.mistakes import Evaluation, summary
 from minicait.run.overview import Overview
-from minicait.run.run import resume_run
+from minicait.run.start import resume_run
 from minicait.train.evaluate import Guesses
 from tests.explain.test_report import Page
 from tests.train.runs import assert_same_run, tensors, train

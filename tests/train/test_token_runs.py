@@ -56,11 +56,11 @@ def whole(photos, maps, tmp_path_factory):
 def test_stopped_and_resumed(photos, maps, whole, tmp_path, monkeypatch, threads, batch):
     real, steps = Trainer.step, []
 
-    def interrupted(self, images, targets):
+    def interrupted(self, *given):
         steps.append(1)
         if len(steps) == batch:
             os.kill(os.getpid(), signal.SIGTERM)
-        return real(self, images, targets)
+        return real(self, *given)
 
     given = ["--data", photos / "photos", *LVVIT, *SETTINGS, "--token-labels", maps, "--out", tmp_path]
     with monkeypatch.context() as patch:

@@ -27,7 +27,7 @@ def sum_of(leaves, workers, single=False):
             buffers[worker, into] = (buffers[worker, into], buffers.pop((worker, number)))
 
         nodes += [node._replace(buffer=(worker, node.buffer)) for node in fold(own, compute, add, lambda leaf: single)]
-    for into, other in additions(nodes):
+    for into, other in additions(nodes)[0]:
         buffers[into] = (buffers[into], buffers.pop(other))
     assert list(buffers) == [nodes[0].buffer]
     return buffers[nodes[0].buffer]
