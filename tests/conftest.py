@@ -30,6 +30,7 @@ LEFT_OUT = {
     "hostcuda": "of the GPU's path: pip install -e '.[hostcuda]', then pytest -m hostcuda (no GPU needed)",
     "browser": "of pages in Chromium: pip install -e '.[docs,browser]', then pytest -m browser",
     "fuzz": "of readers with mutated files, for FUZZ_SECONDS: pytest -m fuzz -s",
+    "mpi": "of several ranks: pip install -e '.[mpi]' mpich, then pytest -m mpi",
     "slow": "that take minutes: pytest -m slow",
 }
 _left_out: Counter[str] = Counter()

@@ -8,7 +8,6 @@ import re
 import sys
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 
 from autograd.cuda import DeviceError
 
@@ -17,7 +16,7 @@ from ..files.download import DownloadError
 from ..run.signals import Stopped
 from ..text import printable
 from ..train import NotFiniteError, RanksError
-from ..train.mpi import fail, failing_rank
+from ..train.job import fail
 from ..train.workers import WorkerError
 from .options import flag
 
@@ -55,6 +54,7 @@ def guarded(work: Callable[[], int], name: str = "minicait") -> int:
         return code
     except Stopped as stop:
         print(printable(stop))
+        fail(stop.code)
         return stop.code
     except BrokenPipeError:  # such as by `| head`
         sys.stdout = None
@@ -67,11 +67,7 @@ def guarded(work: Callable[[], int], name: str = "minicait") -> int:
         message = _sentence(error)
         if message is None or os.environ.get("MINICAIT_DEBUG"):
             raise  # under MPI, a hook ends the other ranks
-        rank = failing_rank()
-        where = "" if rank is None else f"{rank}: "
-        with suppress(OSError):  # nobody can be told
-            print(f"{name}: {where}{_shortened(printable(in_flags(message)))}", file=sys.stderr)
-        fail(2)
+        fail(2, f"{name}: ", _shortened(printable(in_flags(message))))
         return 2
 
 

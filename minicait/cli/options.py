@@ -18,7 +18,7 @@ from ..machine import cpu_count
 from ..models import Model
 from ..run.plan import absolute
 from ..text import printable
-from ..train.mpi import world
+from ..train.job import world
 from ..train.recipe import PRODUCTS
 
 MAX_CLASSES_FILE = 1_000_000  # bytes

@@ -16,6 +16,7 @@ from ..data.groups import fine_classes, unwrapped
 from ..data.source import NAMED, Source
 from ..machine import cpu_count, peak_megabytes, why_no_gpu
 from ..text import printable
+from ..train.ranks import ALONE
 from ..train.recipe import main_settings
 from .plan import FORWARD_COST
 
@@ -133,7 +134,10 @@ def next_commands(run: Run) -> str:
 def resume_command(run: Run, with_micro_batch: bool = True) -> str:
     micro_batch = f" --micro-batch {run.micro_batch}" if with_micro_batch and run.micro_batch is not None else ""
     graph = "" if run.graph else " --no-graph"
-    return f"{_program()} train --resume {shlex.quote(str(run.path))}{_machine_options(run)}{micro_batch}{graph}"
+    program = _program()
+    if run.ranks.size > 1:
+        program = f"mpiexec -n {run.ranks.size} {shlex.quote(sys.executable)} -m mpi4py -m minicait"
+    return f"{program} train --resume {shlex.quote(str(run.path))}{_machine_options(run)}{micro_batch}{graph}"
 
 
 def _program() -> str:
@@ -143,7 +147,8 @@ def _program() -> str:
 def _machine_options(run: Run) -> str:
     """--device, unless it is the default, and --skip-bad-images."""
     default = "cuda" if why_no_gpu() is None else "cpu"
-    device = "" if run.device == default else f" --device {run.device}"
+    own = run.device if run.ranks is ALONE else run.device.partition(":")[0]  # each rank has its own GPU
+    device = "" if own == default else f" --device {own}"
     return device + (" --skip-bad-images" if run.skip_bad else "")
 
 

@@ -108,6 +108,7 @@ class Run:
         self.memory = training_memory(self.model, r, micro_batch, taught_by, maps is not None)
         with memory_advice(device, self.memory, SMALLER):
             self.trainer = Trainer(self.model, r, *machine, teacher, graph=graph, ranks=ranks)
+        self.trainer.gradients.rows(r.batch_size)  # raises if it cannot be shared out
         self.lock: FolderLock | None = None
         self.warnings: list[str] = []
         self.signals, self.background = StopSignals(), Background()

@@ -5,7 +5,8 @@ gradients   how a batch becomes gradients, on any number of threads or processes
 shares      the share of a batch that one worker computes
 micro_batch its size: a rule
 tree        the one order in which gradients are added
-ranks       processes that train together, on one machine or several; `mpi`, through MPI; `sharding`, what each loads
+ranks       processes that train together, on one machine or several; `mpi`, through MPI; `job`, how
+            they start and end; `sharding`, what each loads
 workers     threads and processes
 memory      memory that processes share
 coupling    samples that must not be separated

@@ -229,9 +229,10 @@ class Gradients:
         alone = self.model.device != "cpu" and self.ranks is ALONE  # one worker, so one leaf will do
         leaves = even_ranges(pieces, 1 if alone else leaf_count(pieces, state.layout.size))
         if len(leaves) < self.ranks.size:
+            smaller = f", or try micro_batch={total // self.ranks.size}" if total >= self.ranks.size else ""
             raise ValueError(
                 f"a batch of {total} images in micro-batches of {size} is work for at most {len(leaves)} ranks, but "
-                f"there are {self.ranks.size}; start fewer, or choose a larger batch_size or a smaller micro_batch"
+                f"there are {self.ranks.size}: start fewer{smaller}"
             )
         return size, leaves
 

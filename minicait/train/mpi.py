@@ -11,18 +11,19 @@ all-reduce, and each addition has its place whoever makes it.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import pickle
+import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from socket import gethostname
+from subprocess import DEVNULL
 from typing import Any, TypeVar
 
 import numpy as np
@@ -31,7 +32,7 @@ from autograd import cuda
 from autograd.backend import Array, array_module, to_device
 
 from ..machine import cpu_count
-from .ranks import Ranks, RanksError
+from .ranks import Ranks
 from .tree import Node, additions
 
 T = TypeVar("T")
@@ -39,10 +40,10 @@ T = TypeVar("T")
 DEADLINE = 120.0  # seconds for the others to arrive, and for what they send
 LEADING = 3600.0  # seconds for what rank 0 does alone: checkpoints, pictures, a download
 FROZEN = 75  # exit code: temporary failure, resume
+TOGETHER = 2.0  # seconds in which ranks fail that fail alike
 GRACE = 3.0  # seconds for MPI to end the job
+LAUNCHERS = ("mpiexec", "mpiexec.hydra", "mpirun", "orterun", "prterun", "prte")
 NAP, LONGEST_NAP = 2e-5, 5e-4  # seconds between polls while waiting for others; transfers are polled without a break
-# of mpiexec and srun, in the environment of what they start
-LAUNCHED = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")
 GPU_AWARE = "MINICAIT_GPU_AWARE_MPI"
 DEADLINE_SETTING = "MINICAIT_MPI_DEADLINE"
 
@@ -55,7 +56,7 @@ class MPIRanks(Ranks):
 
     def __init__(self, comm: Any, deadline: float | None = None) -> None:
         self.mpi = import_module("mpi4py.MPI")
-        self.comm, self.rank, self.size = comm.Dup(), comm.rank, comm.size
+        self.comm, self.failing, self.rank, self.size = comm.Dup(), comm.Dup(), comm.rank, comm.size
         self.deadline = deadline or float(os.environ.get(DEADLINE_SETTING, DEADLINE))
         self.gpu_aware = os.environ.get(GPU_AWARE, "0") not in ("", "0")
         self.seconds = self.waited = 0.0
@@ -234,14 +235,40 @@ class MPIRanks(Ranks):
         print(f"minicait: {self.name(self.rank)} has had no answer from {names} for {seconds:.0f} seconds: "
               "it is frozen, or the network is cut. The last checkpoint is intact: resume the run, on any number "
               f"of ranks ({DEADLINE_SETTING}=SECONDS waits longer)", file=sys.stderr, flush=True)  # fmt: skip
-        self.abort(FROZEN)
+        if (launcher := _launcher()) is not None:  # it, too, would wait for ever for a host that is cut off
+            subprocess.Popen(["sh", "-c", f"sleep {GRACE}; kill -INT {launcher}"], start_new_session=True,
+                             stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)  # fmt: skip
+        os._exit(FROZEN)  # which has mpiexec end the others; MPI's own Abort waits for ever where a network is cut
+
+    def all_have_failed(self) -> bool:
+        """True if all ranks call this within some seconds."""
+        nothing = bytearray(0)
+        requests = [self.failing.Irecv(nothing, r) for r in range(self.size) if r != self.rank]
+        requests += [self.failing.Isend(nothing, r) for r in range(self.size) if r != self.rank]
+        end = time.monotonic() + TOGETHER
+        while not (done := self.mpi.Request.Testall(requests)) and time.monotonic() < end:
+            time.sleep(LONGEST_NAP)
+        return bool(done)
 
     def abort(self, code: int) -> None:
-        """End all ranks, even if MPI cannot."""
-        timer = threading.Timer(GRACE, lambda: os._exit(code))
-        timer.daemon = True
-        timer.start()
-        self.comm.Abort(code)
+        """End all ranks. Where MPI cannot, because a network is cut, end this one: the others have their deadlines."""
+        with Path(os.devnull).open("w") as nowhere:
+            faulthandler.dump_traceback_later(GRACE, exit=True, file=nowhere)  # MPI does not let Python's threads run
+            self.comm.Abort(code)
+
+
+def _launcher() -> int | None:
+    """Process number of the mpiexec above this process, if it is on this host."""
+    number = os.getpid()
+    while number > 1:
+        try:
+            name, _, rest = Path(f"/proc/{number}/stat").read_text().partition("(")[2].rpartition(")")
+        except OSError:  # not Linux
+            return None
+        if name in LAUNCHERS:
+            return number
+        number = int(rest.split()[1])
+    return None
 
 
 def _overlap(a: range, b: range) -> range:
@@ -250,48 +277,3 @@ def _overlap(a: range, b: range) -> range:
 
 def _shifted(part: range, whole: range) -> slice:
     return slice(part.start - whole.start, max(part.start, part.stop) - whole.start)
-
-
-_world: list[MPIRanks] = []
-
-
-def world() -> MPIRanks | None:
-    """All ranks of this job, if it was started by mpiexec or srun, or as `python -m mpi4py`; else None."""
-    launched = any(name in os.environ for name in LAUNCHED)
-    if not _world and ("mpi4py" in sys.modules or launched):
-        if find_spec("mpi4py") is None:
-            raise ValueError("several ranks need mpi4py: pip install mpi4py, or start this without mpiexec")
-        own = MPIRanks(import_module("mpi4py.MPI").COMM_WORLD)
-        _world.append(own)
-        sys.excepthook = _ending_all(sys.excepthook)
-        if not own.leads:
-            sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  (until the process ends)
-    return _world[0] if _world else None
-
-
-def _ending_all(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """A hook for uncaught exceptions that ends the other ranks, too: they would wait forever."""
-
-    def hook_and_end(*error: Any) -> None:
-        hook(*error)
-        fail(1)
-
-    return hook_and_end
-
-
-def failing_rank() -> str | None:
-    """Name of this rank, for an error message; None if it is rank 0. That speaks first: all may have the same error."""
-    if not _world or _world[0].leads:
-        return None
-    time.sleep(1)
-    return _world[0].name(_world[0].rank)
-
-
-def fail(code: int) -> None:
-    """End all ranks of this job, if there are several."""
-    if _world and _world[0].size > 1:
-        sys.stderr.flush()
-        _world[0].abort(code)
-
-
-__all__ = ["MPIRanks", "RanksError", "fail", "failing_rank", "world"]
