@@ -56,3 +56,12 @@ def test_stopped_on_four_ranks_and_resumed_on_two_and_three(alone, tmp_path):
 
 def train_on(run, ranks, script=("-m", "minicait")):
     return mpiexec(ranks, *script, "train", "--resume", run, "--threads", 1, "--micro-batch", 8)
+
+
+def test_the_example_that_measures():
+    hashes = set()
+    for ranks in (1, 2):
+        ended = mpiexec(ranks, REPOSITORY / "examples/measure_ranks.py", "--steps", 6, "--batch-size", 64, "--threads", 1)
+        assert ended.code == 0 and f"{ranks} ranks, 1 threads each: 6 steps, " in ended.text, ended.text
+        hashes.add(ended.text.split("SHA-256 ")[1].split()[0])
+    assert len(hashes) == 1

@@ -6,6 +6,7 @@ from minicait.train.tree import (
     Node,
     additions,
     buffers_needed,
+    cover,
     even_ranges,
     fold,
     leaf_count,
@@ -88,5 +89,25 @@ def test_shares_are_contiguous_and_even():
 
 def test_the_number_of_leaves():
     """It follows from model and batch alone. Large models have fewer: every partial sum is as large as the model."""
-    assert [leaf_count(pieces, LARGE - 1) for pieces in (1, 5, 16, 17, 1000)] == [1, 5, 16, 16, 16] and MAX_LEAVES == 16
-    assert [leaf_count(pieces, LARGE) for pieces in (1, 5, 8, 17, 1000)] == [1, 5, 8, 8, 8]
+    assert [leaf_count(pieces, LARGE - 1) for pieces in (1, 5, 16, 17, 127, 128)] == [1, 5, 16, 16, 16, 64]
+    assert [leaf_count(pieces, LARGE) for pieces in (1, 5, 8, 17, 63, 64, 1000)] == [1, 5, 8, 8, 8, 64, 64]
+
+
+def test_ranks_are_left_with_the_nodes_of_their_cover():
+    for leaves in LEAVES:
+        want = sum_of(leaves, 1)
+        for ranks in range(1, min(leaves, 16) + 1):
+            buffers, nodes = {}, []
+            for rank, own in enumerate(even_ranges(leaves, ranks)):
+                for node in cover(own):
+                    buffers[rank, node.buffer] = shifted(sum_of(1 << node.level, 1), node.first)
+                    nodes.append(node._replace(buffer=(rank, node.buffer)))
+            pairs, left = additions(nodes)
+            for into, other in pairs:
+                buffers[into] = (buffers[into], buffers.pop(other))
+            assert [buffers[left[0].buffer]] == [want], (leaves, ranks)
+            assert len(cover(range(leaves))) <= 7  # the partial sums that a rank sends
+
+
+def shifted(expression, by):
+    return tuple(shifted(side, by) for side in expression) if isinstance(expression, tuple) else expression + by

@@ -1,0 +1,94 @@
+"""What needs no MPI: how a batch is shared out, what is refused, and what one rank alone does. The rest: tests/mpi."""
+
+import numpy as np
+import pytest
+
+from minicait import create_model
+from minicait.data import Loader
+from minicait.train import Ranks, RanksError, Recipe, Trainer, recipe
+from minicait.train.gradients import Gradients
+from minicait.train.job import world
+from minicait.train.ranks import ALONE
+from minicait.train.sharding import sharded
+
+BATCH = 24
+
+
+class Several(Ranks):
+    """Ranks that have nothing to say to each other."""
+
+    def __init__(self, size, rank=0, values=None):
+        self.size, self.rank, self.values = size, rank, values
+
+    def gather(self, value):
+        return [value] * self.size if self.values is None else self.values
+
+
+def model(name="cait_tiny_32"):
+    return create_model(name, 10, img_size=16, patch_size=4)
+
+
+class Images:
+    classes = ("a", "b")
+
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return np.full((16, 16, 3), index, np.uint8), index % 2
+
+
+def test_a_process_that_mpiexec_did_not_start_is_alone(monkeypatch):
+    for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID"):
+        monkeypatch.delenv(name, raising=False)
+    assert world() is None
+    assert ALONE.leads and ALONE.gather(3) == [3] and ALONE.broadcast(lambda: 4) == ALONE.staggered(lambda: 4) == 4
+    assert ALONE.in_turn([1, 2, 3]) == [1, 2, 3] and ALONE.describe() is None
+
+
+@pytest.mark.parametrize("micro_batch", [1, 3, 5, 8, None])
+def test_rows_of_all_ranks_are_the_batch(micro_batch):
+    net = model()
+    leaves = Gradients(net, 1, micro_batch).leaves(BATCH)
+    for size in range(1, leaves + 1):
+        rows = Gradients(net, 1, micro_batch, ranks=Several(size)).rows(BATCH)
+        assert [row for own in rows for row in own] == list(range(BATCH))
+        assert all(len(own) for own in rows)
+    with pytest.raises(ValueError, match=f"work for at most {leaves} ranks, but there are {leaves + 1}: start fewer"):
+        Gradients(net, 1, micro_batch, ranks=Several(leaves + 1)).rows(BATCH)
+
+
+def test_each_rank_loads_its_rows_and_its_validation_batches():
+    images, shares, seen, evaluated = Images(50), [range(5), range(5, 10)], [], []
+    whole = [batch.images for batch in Loader(images, 10, True, threads=0).epoch(3)]
+    for rank in range(2):
+        train, val = Loader(images, 10, True, threads=0), Loader(images, 8, threads=0)
+        with sharded(Several(2, rank), shares, train, val, "cpu") as (own, own_val):
+            seen.append([batch.images for batch in own.epoch(3)])
+            evaluated.append([batch.labels for batch in own_val.epoch(0)])
+        assert len(list(val.epoch(0))) == 7  # all of them again
+    for batch, parts in zip(whole, zip(*seen, strict=True), strict=True):
+        assert np.array_equal(batch, np.concatenate(parts))
+    assert [len(batches) for batches in evaluated] == [4, 3]
+    in_order = Several(2, values=evaluated).in_turn([])
+    assert np.concatenate(in_order).tolist() == [i % 2 for i in range(50)]
+
+
+def test_what_is_refused_on_several_ranks():
+    with pytest.raises(ValueError, match=r"BatchNorm .* couples the samples of a batch, so this model trains on a"):
+        Trainer(model("lvvit_mini_32"), ranks=Several(2)).step(np.zeros((8, 3, 16, 16), np.float32), np.zeros(8, int))
+    with pytest.raises(ValueError, match=r"loss=neighbours .* trains on a single rank only"):
+        Trainer(model("grafit_deit_mini_32"), recipe("small-grafit"), ranks=Several(2))
+    trainer = Trainer(model(), Recipe(batch_size=8), ranks=Several(2))
+    loader = Loader(Images(8), 8, True, threads=0)
+    with pytest.raises(TypeError, match="several ranks need loaders of the type"):
+        trainer.fit(loader, [(np.zeros((1, 3, 16, 16), np.float32), np.zeros(1, int))])
+
+
+def test_ranks_that_differ_are_named():
+    with pytest.raises(RanksError, match="rank 2 has other weights than rank 0; do something"):
+        Several(3, values=["a", "a", "b"]).require_equal("weights", "a", "do something")
+    Several(3).require_equal("weights", "a", "do something")
