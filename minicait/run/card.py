@@ -47,6 +47,7 @@ def _best(rows: list[dict[str, str]]) -> str:
         if row[top1]
     ]
     top1, epoch, kind, top5 = max(found)
-    chosen = f", the best of {len(rows)} evaluations on these images" if len(rows) > 1 else ""
+    both = f" ({len(rows)} evaluations of the weights and their average)" if len(found) == 2 * len(rows) > 2 else ""
+    chosen = f", the best of {len(found)} candidates{both} on these images" if len(found) > 1 else ""
     scores = f"top-1 {top1:.1%} and top-5 {top5:.1%} in validation"
     return f"These weights are those after epoch {epoch}{kind}: {scores}{chosen}."

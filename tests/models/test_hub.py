@@ -33,7 +33,7 @@ def test_a_run_is_exported_with_a_card_on_its_training(run, tmp_path, capsys):
     assert card.startswith("---\nlibrary_name: timm\n") and "Trained on shapes." in card and "batch_size 8" in card
     assert "| 2 | " in card and "circle" in card and "{" not in card
     best = max(max(float(row["top1"]), float(row["ema_top1"])) for row in read_log(run))
-    assert f": top-1 {best:.1%} and " in card and "the best of 2 evaluations" in card
+    assert f": top-1 {best:.1%} and " in card and "best of 4 candidates (2 evaluations of the weights and" in card
     Image.new("RGB", (20, 20), "red").save(tmp_path / "red.png")
     weights = [str(tmp_path / "hub"), str(run), str(run / "weights/best.safetensors")]
     results = []
