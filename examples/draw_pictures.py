@@ -35,16 +35,16 @@ def as_image(pixels: np.ndarray) -> Image.Image:
     return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
 
 
-def golf_ball(rng: np.random.Generator) -> Image.Image:
-    """A lit sphere with dimples, in the grass."""
+def golf_ball(rng: np.random.Generator, at: tuple[float, float] = (0.5, 0.52), radius: float = 0.33) -> Image.Image:
+    """A lit sphere with dimples, in the grass; its centre and radius are parts of the side of the picture."""
     y, x = np.mgrid[:FINE, :FINE] / FINE
-    u, v = (x - 0.5) / 0.33, (y - 0.52) / 0.33
-    w = np.sqrt(np.clip(1 - u**2 - v**2, 0, 1))
-    normal = np.stack([u, v, w], axis=-1)
+    u, v = (x - at[0]) / radius, (y - at[1]) / radius
+    inside = u**2 + v**2 < 1
+    normal = np.stack([u[inside], v[inside], np.sqrt(1 - u[inside] ** 2 - v[inside] ** 2)], axis=-1)
     height = 1 - 2 * (np.arange(DIMPLES) + 0.5) / DIMPLES  # a Fibonacci lattice: evenly spread over the sphere
     angle = np.pi * (1 + 5**0.5) * np.arange(DIMPLES)
     around = np.sqrt(1 - height**2)
-    nearest, centre = np.full(u.shape, -1.0), np.zeros_like(normal)
+    nearest, centre = np.full(len(normal), -1.0), np.zeros_like(normal)
     for dimple in np.stack([around * np.cos(angle), around * np.sin(angle), height], axis=1):
         cosine = normal @ dimple
         closer = cosine > nearest
@@ -52,11 +52,11 @@ def golf_ball(rng: np.random.Generator) -> Image.Image:
     depth = np.clip(1 - np.arccos(np.clip(nearest, -1, 1)) / 0.075, 0, 1)[..., None]
     bent = normal + 6 * depth * (normal - centre)
     bent /= np.linalg.norm(bent, axis=-1, keepdims=True)
-    light = 0.42 + 0.58 * np.clip(bent @ np.array([-0.5, -0.65, 0.57]), 0, 1)
+    light = np.zeros(u.shape)
+    light[inside] = 0.42 + 0.58 * np.clip(bent @ np.array([-0.5, -0.65, 0.57]), 0, 1)
     grass = background(rng, (60, 110, 40), (80, 140, 50), 5, 40)
     shadow = np.exp(-((u - 0.3) ** 2) / 1.2 - ((v - 0.95) / 0.25) ** 2)[..., None]
-    inside = (u**2 + v**2 < 1)[..., None]
-    image = as_image(np.where(inside, 250 * light[..., None], grass * (1 - 0.6 * shadow)))
+    image = as_image(np.where(inside[..., None], 250 * light[..., None], grass * (1 - 0.6 * shadow)))
     draw = ImageDraw.Draw(image)
     for _ in range(900):
         foot = rng.uniform((0, 0.86 * FINE), FINE)

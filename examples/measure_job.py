@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from minicait import create_model
+from minicait.cli import options
 from minicait.cli.guard import guarded
 from minicait.data import Loader, Source, training
 from minicait.files.atomic import write_text
@@ -43,11 +44,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="imagenette", help="(default: %(default)s)")
     parser.add_argument("--model", default="cait_tiny_64", help="(default: %(default)s)")
-    parser.add_argument("--recipe", default="small", help="(default: %(default)s)")
+    parser.add_argument("--recipe", default="small-long", help="(default: %(default)s)")
     parser.add_argument("--keep-side", type=int, default=96, help="of images in memory (default: %(default)s)")
     parser.add_argument("--turns", type=int, default=7, help="(default: %(default)s)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="CSV file for the turns (default: none)")
     args = parser.parse_args()
+    options.check_positive(args, "turns", "keep_side")
     r, side = recipe(args.recipe), find_model(args.model)[1].img_size[0]
     images = Source(args.data, keep_side=args.keep_side).open(side).train
     for i in range(len(images)):  # read from disk before anything is timed

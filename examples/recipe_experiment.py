@@ -4,10 +4,10 @@
     python examples/recipe_experiment.py --machine "two cores of a ..."   # docs/results/recipe*.csv, some hours
     python examples/recipe_experiment.py --rows "as it is" "mixup 0.2" --epochs 60
 
-Recipe `small`, model cait_tiny_64 and data Imagenette are those of examples/train_imagenette.py; the epochs are fewer.
-Every run has one thread; several run at a time. `accuracy` is that of the averaged weights on the validation images,
-`whole` the same without cropping them, and `seen` that on the training images, not augmented: if it is much higher, the
-model overfits. In few epochs it does not, so what makes learning harder, such as mixup, pays only in many.
+Model and data are those of examples/train_imagenette.py; the recipe is `small`, which that command uses below 100
+epochs. Every run has one thread; several run at a time. `accuracy` is that of the averaged weights on the validation
+images, `whole` the same without cropping them, and `seen` that on the training images, not augmented: if it is much
+higher, the model overfits. In few epochs it does not, so what makes learning harder, such as mixup, pays only in many.
 
 A later command adds runs to the files; runs that they already have are not repeated.
 """

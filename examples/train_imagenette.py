@@ -9,7 +9,7 @@ in a few minutes. Other subsets of ImageNet are a folder and some of its classes
 
     python examples/train_imagenette.py --data path/to/imagenet --classes n01440764,n02102040,n02979186
 
-With a teacher, half of the loss is to decide as it does. This one has learned from all of ImageNet:
+With a teacher, half of the loss compares predictions with the teacher's. This one has learned from all of ImageNet:
 
     python examples/train_imagenette.py --teacher deit_tiny_patch16_224
 
@@ -78,10 +78,10 @@ def plan_photographs(
     return Plan(chosen, data, MODEL, teacher=teacher)
 
 
-def plan_shapes(overrides: dict[str, Any], teacher: str | None = None) -> Plan:
+def plan_shapes(data: Source, overrides: dict[str, Any], teacher: str | None = None) -> Plan:
     chosen = recipe("shapes").changed(**overrides)
     print(f"plan: cait_tiny_32 on shapes that are drawn here, {chosen.epochs} epochs, a few minutes", flush=True)
-    return Plan(chosen, Source("shapes"), "cait_tiny_32", teacher=teacher)
+    return Plan(chosen, data, "cait_tiny_32", teacher=teacher)
 
 
 def images_per_second(name: str, threads: int | None = None) -> float:
@@ -122,7 +122,7 @@ def main() -> int:
     data = Source(args.data or "imagenette", classes=options.class_list(args.classes))
     try:
         if data.data == "shapes":
-            plan = plan_shapes(overrides, teacher)
+            plan = plan_shapes(data, overrides, teacher)
         else:
             ranks = machine.get("ranks", ALONE)
             plan = plan_photographs(data, machine["device"], overrides, machine["threads"], teacher, ranks)
@@ -131,7 +131,7 @@ def main() -> int:
         if any(option is not None for option in (args.data, args.classes, teacher)):
             raise
         print(f"\nNO IMAGENETTE: {error}. TRAINING ON SHAPES INSTEAD.\n", flush=True)
-        run = new_run(plan_shapes(overrides), args.out, "shapes", **machine)
+        run = new_run(plan_shapes(Source("shapes"), overrides), args.out, "shapes", **machine)
     run.train()
     print(f"\nCaiT, with its best weights, classified {run.best:.1%} of the validation images correctly.")
     if run.attention_at_start is not None and run.attention_at_end is not None:

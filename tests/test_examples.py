@@ -164,6 +164,8 @@ def test_a_job_beside_its_bare_step(monkeypatch, capsys, tmp_path):
     (turn,) = csv.DictReader((tmp_path / "turns.csv").read_text().splitlines())
     assert float(turn["ratio"]) == pytest.approx(float(ratio), abs=6e-4)
     assert float(turn["job"]) / float(turn["bare"]) == pytest.approx(float(ratio), abs=1e-3)
+    assert run_example(monkeypatch, "measure_job", "--turns", 0) == 2
+    assert capsys.readouterr().err == "measure_job: --turns must be at least 1, got 0\n"
 
 
 @pytest.mark.parity

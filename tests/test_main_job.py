@@ -118,6 +118,14 @@ def test_another_subset_of_imagenet(tmp_path, monkeypatch, capsys):
     assert "has no class sofa; it has" in capsys.readouterr().err
 
 
+def test_shapes_take_no_classes(tmp_path, monkeypatch, capsys):
+    options = ["--data", "shapes", "--classes", "star", "--device", "cpu", "--out", tmp_path / "runs"]
+    assert run_example(monkeypatch, "train_imagenette", *options) == 2
+    error = capsys.readouterr().err
+    assert "classes are chosen from folders of images, not from shapes" in error and error.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
 def test_the_plan_for_a_gpu(capsys, monkeypatch):
     job = example("train_imagenette")
     plan = job.plan_photographs(Source("imagenette"), "cuda", {"epochs": None, "precision": "fp16", "seed": 0})

@@ -24,8 +24,8 @@ LONGEST = 500  # characters of a message
 SENTENCES = (ValueError, OSError, NotFiniteError, DownloadError, DeviceError, WorkerError, RanksError)  # for users
 
 # Parameters of the library that are options of the command line, as errors name them: batch_size=8, batch_size must.
-PARAMETERS = ("batch_size", "cells", "crop_ratio", "img_size", "keep_side", "micro_batch", "patch_size", "precision",
-              "train_images", "val_fraction", "val_images", "window")  # fmt: skip
+PARAMETERS = ("batch_size", "cells", "classes", "crop_ratio", "img_size", "keep_side", "micro_batch", "patch_size",
+              "precision", "train_images", "val_fraction", "val_images", "window")  # fmt: skip
 _NAMED = re.compile(rf"(?<![\w./\\-])({'|'.join(PARAMETERS)})(?:=| (?=must\b))")
 
 

@@ -120,6 +120,8 @@ def class_list(text: str | None) -> list[str] | None:
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not a list of classes in UTF-8") from error
     names = [line.strip() for line in lines if line.strip()]
+    if not names:
+        raise ValueError("--classes names no class")
     if len(names) != len(set(names)):
         raise ValueError(f"--classes names {next(n for n in names if names.count(n) > 1)} twice")
     return names

@@ -98,10 +98,13 @@ def _train(args: argparse.Namespace) -> int:
     given = [name for name, default in args.defaults.items() if getattr(args, name) != default]
     if args.resume is not None and (planned := [options.flag(name) for name in given if name not in NOT_PLANNED]):
         raise ValueError(f"--resume continues a run as planned; omit {', '.join(planned)}")
-    scores = []
+    scores, complete = [], False
     for number in range(args.runs):
         if args.resume is not None:
             run = resume_run(args.resume, **machine)
+            epochs = run.plan.recipe.epochs
+            if complete := run.trainer.epoch == epochs:
+                print(f"the run is complete ({epochs} of {epochs} epochs)")
         else:
             plan = _plan(args, args.seed + number)
             kind = args.preset if args.weights is None else "from-weights"
@@ -117,7 +120,7 @@ def _train(args: argparse.Namespace) -> int:
         if run.signals.received is not None and number + 1 < args.runs:
             print(f"stopped after {number + 1} of {args.runs} runs: {_mean(scores)}")
             return 128 + run.signals.received
-    print(next_commands(run))
+    print(next_commands(run, resume=not complete))
     if args.runs > 1:
         print(f"top-1 after the last epoch: {_mean(scores)}")
     return 0

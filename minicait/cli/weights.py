@@ -10,14 +10,14 @@ from typing import Any
 
 from ..files.atomic import write_text
 from ..files.hub import WEIGHTS, export_model, model_card
-from ..files.pretrained import get_weights, load_model, recognised
+from ..files.pretrained import SHIPPED, get_weights, load_model, recognised, shipped_weights
 from ..files.weights import WeightFile, open_weights
 from ..models import family_named, find_model, list_models, published_models
 from ..run.card import training_section
 from ..text import printable, shortened
 from .options import add_command
 
-CURVES = "curves.svg"  # of a run
+CURVES = "curves.svg"  # of a run, and of the weights that come with the package
 EXPORT = """examples:
   minicait weights export runs/photos-tiny-1 --out my-model              with a model card on its training
   minicait weights export best.safetensors --out my-model --fp16         half the size
@@ -104,14 +104,18 @@ def _preset(file: WeightFile) -> str | None:
 
 def _weights_export(args: argparse.Namespace) -> int:
     model, info = load_model(args.weights)
-    run = Path(args.weights)
-    is_run = (run / "args.json").is_file()
-    training = training_section(run) if is_run else ""
-    export_model(model, info, args.out, model_card(model, info, args.out.name, training), args.fp16)
-    if is_run:
-        write_text(args.out / CURVES, (run / CURVES).read_text(encoding="utf-8"))
+    if args.weights == SHIPPED:
+        folder, has_curves = shipped_weights().parent, True
+        card = (folder / "README.md").read_text(encoding="utf-8")  # is true of float16 and of float32
+    else:
+        folder = Path(args.weights)
+        has_curves = (folder / "args.json").is_file()  # is a run
+        card = model_card(model, info, args.out.name, training_section(folder) if has_curves else "")
+    export_model(model, info, args.out, card, args.fp16)
+    if has_curves:
+        write_text(args.out / CURVES, (folder / CURVES).read_text(encoding="utf-8"))
     size = (args.out / WEIGHTS).stat().st_size / 1e6
-    print(printable(f"{args.out}: config.json, {WEIGHTS} ({size:.1f} MB), README.md{f', {CURVES}' * is_run}"))
+    print(printable(f"{args.out}: config.json, {WEIGHTS} ({size:.1f} MB), README.md{f', {CURVES}' * has_curves}"))
     print(printable(f'timm: timm.create_model("local-dir:{args.out}", pretrained=True)'))
     return 0
 

@@ -127,6 +127,9 @@ def _classes(root: Path, minimum: int = 2, chosen: Sequence[str] | None = None) 
     names = sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
     if chosen is not None:
         names = sorted({_folder_of(name, names, root) for name in chosen})
+        if len(names) < minimum:
+            only = f"only {imagenet_names().get(names[0], names[0])}" if names else "none"
+            raise ValueError(f"classes must name at least {minimum} classes, got {only}")
     if len(names) < minimum:
         found = f"only {names[0]}" if names else "none"
         raise ValueError(f"{root} must contain a folder of images for each class, at least {minimum}, but has {found}")
@@ -142,11 +145,15 @@ def _folder_of(name: str, folders: Sequence[str], root: Path) -> str:
     """The folder of a class, which is given by its folder or by its name in ImageNet."""
     if name in folders:
         return name
-    known = {imagenet_names().get(folder, folder).lower(): folder for folder in folders}
+    names = [imagenet_names().get(folder, folder) for folder in folders]
+    known = {own.lower(): folder for own, folder in zip(names, folders, strict=True)}
     if name.lower() in known:
         return known[name.lower()]
-    near = difflib.get_close_matches(name.lower(), [*known, *folders], n=1)
-    hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(list(known)[:5])}{', ...' * (len(known) > 5)}"
+    spelled = {word.lower(): word for word in (*names, *folders)}
+    near = difflib.get_close_matches(name.lower(), spelled, n=1)
+    if not near and (Path(name).suffix or "/" in name):  # meant as a list in a file
+        raise ValueError(f"there is no file {shortened(name)}, and {root} has no such class")
+    hint = f"did you mean {spelled[near[0]]}?" if near else f"it has {', '.join(names[:5])}{', ...' * (len(names) > 5)}"
     raise ValueError(f"{root} has no class {shortened(name)}; {hint}")
 
 

@@ -164,7 +164,7 @@ class CaiT(Model):
 
     def describe(self) -> str:
         c = self.config
-        return f"{c.depth} + {c.depth_token_only} blocks of {c.dim}, patches of {c.patch_size}"
+        return f"{c.depth} + {c.depth_token_only} blocks with {c.dim} channels, patches of {c.patch_size}"
 
 
 # dim, depth, LayerScale epsilon, drop rate of stochastic depth, resolutions

@@ -150,7 +150,7 @@ class DeiT(Model):
 
     def describe(self) -> str:
         c = self.config
-        return f"{c.depth} blocks of {c.dim}, patches of {c.patch_size}{', distilled' * c.distilled}"
+        return f"{c.depth} blocks with {c.dim} channels, patches of {c.patch_size}{', distilled' * c.distilled}"
 
 
 # dim, depth, heads, drop rate of stochastic depth, patch size, image size; "{}" is where "_distilled" goes

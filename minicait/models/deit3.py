@@ -125,7 +125,8 @@ class DeiT3(Model):
         return DeiT3Config(**sizes_in(shapes, PRESETS), layer_scale=1e-4)  # the weights hold its result
 
     def describe(self) -> str:
-        return f"{self.config.depth} blocks of {self.config.dim}, patches of {self.config.patch_size}"
+        c = self.config
+        return f"{c.depth} blocks with {c.dim} channels, patches of {c.patch_size}"
 
 
 # dim, depth, heads, patch size, initial LayerScale, drop rate of stochastic depth, resolutions

@@ -204,7 +204,7 @@ class LVViT(Model):
 
     def describe(self) -> str:
         c = self.config
-        return f"{c.depth} blocks of {c.dim}, patches of {c.patch_size}"
+        return f"{c.depth} blocks with {c.dim} channels, patches of {c.patch_size}"
 
 
 def _evaluated(logits: Tensor, tokens: Tensor) -> Tensor:

@@ -264,7 +264,7 @@ class PatchConvNet(Model):
     def describe(self) -> str:
         c = self.config
         kind = ", a class token per class" if c.multi_class else ""
-        return f"{c.depth} + 1 blocks of {c.dim}, patches of {c.patch_size}{kind}"
+        return f"{c.depth} + 1 blocks with {c.dim} channels, patches of {c.patch_size}{kind}"
 
 
 # dim, depth, initial LayerScale, drop rate of stochastic depth, resolutions

@@ -207,7 +207,7 @@ class ResMLP(Model):
 
     def describe(self) -> str:
         c = self.config
-        return f"{c.layers.replace('+', ' + ')} blocks of {c.dim}, patches of {c.patch_size}"
+        return f"{c.layers.replace('+', ' + ')} blocks with {c.dim} channels, patches of {c.patch_size}"
 
 
 # dim, depth, patch size, initial LayerScale, class-MLP, drop rate of stochastic depth, image size

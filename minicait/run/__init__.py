@@ -4,6 +4,7 @@ plan        everything that decides the result of a run, as plain data
 run         the run itself; `start`: a new one, or one that is resumed
 folder      a new folder for each run, and its plan as a file
 console     printed text: device, model, data, estimate, next commands
+card        what a run tells about its weights in a model card; `command`: the command that trains by its plan
 journal     a row per epoch, as log.csv and as curves.svg; `curves` draws any lines with labelled axes
 pictures    a training batch, and the attention of the trained model; `label_picture`: label maps
 overview    the page of a run, index.html, by `sections` and the templates in page/; `film` has the maps of a few images

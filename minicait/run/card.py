@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..data.source import NAMED
+from ..text import printable
 from ..train.recipe import main_settings
+from .command import train_command
 from .folder import read_plan
 from .journal import read_log
 
@@ -33,8 +35,8 @@ def training_section(folder: Path) -> str:
     table = "\n".join(["| epoch | top-1 | top-5 | minutes |", "| ---: | ---: | ---: | ---: |", *lines])
     whose = " of the averaged weights" if rows[-1]["ema_top1"] else ""
     curve = f"Validation accuracy{whose}:"
-    parts = ["## Training", f"Trained on {data}{start}.", f"Recipe: {settings}.", exported, curve, table]
-    return "\n\n".join([*parts, "![Loss and accuracy over the epochs](curves.svg)", ""])
+    about = [f"Trained on {data}{start}:", f"    {printable(train_command(plan))}", f"Recipe: {settings}.", exported]
+    return "\n\n".join(["## Training", *about, curve, table, "![Loss and accuracy over the epochs](curves.svg)", ""])
 
 
 def _best(rows: list[dict[str, str]]) -> str:
@@ -47,6 +49,7 @@ def _best(rows: list[dict[str, str]]) -> str:
         if row[top1]
     ]
     top1, epoch, kind, top5 = max(found)
-    chosen = f", the best of {len(rows)} evaluations on these images" if len(rows) > 1 else ""
+    both = f" ({len(rows)} evaluations of the weights and their average)" if len(found) == 2 * len(rows) > 2 else ""
+    chosen = f", the best of {len(found)} candidates{both} on these images" if len(found) > 1 else ""
     scores = f"top-1 {top1:.1%} and top-5 {top5:.1%} in validation"
     return f"These weights are those after epoch {epoch}{kind}: {scores}{chosen}."

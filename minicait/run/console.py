@@ -115,8 +115,8 @@ def memory_in_use(device: str) -> Iterator[tuple[str, str]]:
         yield f"{gpu.held / 2**30:.1f}", f"of {gpu.total / 2**30:.1f} GB of GPU memory in use"
 
 
-def next_commands(run: Run) -> str:
-    """Commands to predict, evaluate and resume, ready to paste."""
+def next_commands(run: Run, resume: bool = True) -> str:
+    """Commands to predict, evaluate and, if wanted, resume, ready to paste."""
     weights = shlex.quote(str(run.best_weights))
     image = run.path / "example.png"  # shapes are not files
     if isinstance(files := unwrapped(run.images.val), ImageFolder):
@@ -127,7 +127,8 @@ def next_commands(run: Run) -> str:
     if run.model.has_memory and not run.plan.overfit:
         chosen = _data_options(run, with_train_images=True)
         lines["retrieve"] = f"{_program()} retrieve --weights {weights}{chosen}{_machine_options(run)}"
-    lines["resume"] = resume_command(run)
+    if resume:
+        lines["resume"] = resume_command(run)
     return "\n".join(f"{name + ':':10s} {printable(line)}" for name, line in lines.items())
 
 

@@ -84,14 +84,14 @@ class Overview:
     def write(self, run: Run) -> None:
         shown = self._mistakes()
         images = [self._url(chosen.position, chosen.image) for chosen in self.film.images] if self.film.frames else []
-        rows, columns = self.grid
+        (rows, columns), averaged = self.grid, run.trainer.ema is not None
         parts: dict[str, Any] = {
             **sections.headline(run),
             **sections.links(run),
             "curves": sections.learning(run.rows),
-            "confusion": sections.confusion(self.evaluation, run.classes, run.trainer.ema is not None),
-            "mistakes": sections.mistakes(self.evaluation, shown, self.val, run.classes),
-            "film": sections.film(self.film, images, run.classes),
+            "confusion": sections.confusion(self.evaluation, run.classes, averaged),
+            "mistakes": sections.mistakes(self.evaluation, shown, self.val, run.classes, averaged),
+            "film": sections.film(self.film, images, run.classes, averaged),
             "throughput": sections.throughput(run.rows),
             "settings": sections.settings(run),
             "version": __version__,

@@ -68,12 +68,13 @@ def headline(run: Run) -> dict[str, str]:
         "about": text(about, 1000),
         "facts": "\n".join(
             f"<div><dt>{name}</dt><dd>{escape(value)} <small>{escape(note)}</small></dd></div>"
-            for name, value, note in _facts(rows, plan.recipe.epochs, run.device)
+            for name, value, note in facts(rows, plan.recipe.epochs, run.device)
         ),
     }
 
 
-def _facts(rows: Sequence[Row], epochs: int, device: str) -> Iterator[tuple[str, str, str]]:
+def facts(rows: Sequence[Row], epochs: int, device: str) -> Iterator[tuple[str, str, str]]:
+    """Names and values of the state of a run, each with a note."""
     if not rows:
         yield "Epoch", f"0 of {epochs}", "training has begun"
         return
@@ -81,11 +82,17 @@ def _facts(rows: Sequence[Row], epochs: int, device: str) -> Iterator[tuple[str,
     left = last.seconds / last.epoch * (epochs - last.epoch)
     yield "Epoch", f"{last.epoch} of {epochs}", f"about {duration(left)} left" if last.epoch < epochs else "complete"
     if best is not None:
-        averaged = ", averaged weights" if best.ema_top1 is not None and best.ema_top1 >= (best.top1 or 0) else ""
-        yield "Best top-1", f"{best.best_top1:.1%}", f"epoch {best.epoch}{averaged}"
+        yield "Best top-1", f"{best.best_top1:.1%}", f"epoch {best.epoch}{_kind(best)}"
     yield "Time", duration(last.seconds), ""
     yield "Speed", f"{last.images_per_second:.3g}", "images per second"
     yield from (("Memory", size, what) for size, what in memory_in_use(device))
+
+
+def _kind(best: Row) -> str:
+    """Whose accuracy the best one is, if the run averages its weights."""
+    if best.ema_top1 is None:
+        return ""
+    return ", averaged weights" if best.ema_top1 >= (best.top1 or 0) else ", weights without averaging"
 
 
 def links(run: Run) -> dict[str, str]:
@@ -132,8 +139,8 @@ def confusion(evaluation: Evaluation | None, classes: Sequence[str], averaged: b
 
 def _matrix(matrix: np.ndarray, classes: Sequence[str]) -> str:
     names = [text(name, 40) for name in classes]
-    lines = [" A row has the images of a true class, a column those of a predicted class; colours show the share of "
-             "the row. Mistakes are orange.</p>",
+    lines = [" Rows are true classes and columns are predicted classes; colours show the share of the row. Mistakes "
+             "are orange.</p>",
              '<div class="scroll" tabindex="0" role="region" aria-label="Confusion matrix">',
              '<table class="confusion">',
              '<thead><tr><th scope="col">true class</th>',
@@ -163,14 +170,18 @@ def _pairs(evaluation: Evaluation, classes: Sequence[str]) -> str:
     return "\n".join([*lines, "</tbody>", "</table>", "</div>"])
 
 
-def mistakes(evaluation: Evaluation | None, shown: Mapping[int, str], images: Dataset, classes: Sequence[str]) -> str:
-    """The wrong guesses that the model was most sure of, with their images, if those can be read."""
+def mistakes(
+    evaluation: Evaluation | None, shown: Mapping[int, str], images: Dataset, classes: Sequence[str], averaged: bool
+) -> str:
+    """Wrong predictions with the highest probabilities, with their images, if those can be read."""
     if evaluation is None:
         return "<p>No epoch has been evaluated yet.</p>"
     if not len(evaluation.worst):
-        return "<p>None: the model classified every validation image correctly.</p>"
-    beside = ", beside what it looked at" if len(evaluation.maps) else ""
-    lines = [f"<p>The wrong guesses that the model was most sure of{beside}.</p>", '<div class="pairs-of-images">']
+        whose = "averaged weights" if averaged else "model"
+        return f"<p>None: the {whose} classified every validation image correctly.</p>"
+    beside = ", each beside its attention map" if len(evaluation.maps) else ""
+    lines = [f"<p>Wrong predictions{_by(averaged)} with the highest probabilities{beside}.</p>",
+             '<div class="pairs-of-images">']  # fmt: skip
     for number, url in shown.items():
         position, true, predicted = evaluation.worst[number].tolist()
         path, name = _image_name(images, position), text(classes[true])
@@ -181,6 +192,10 @@ def mistakes(evaluation: Evaluation | None, shown: Mapping[int, str], images: Da
             "</figcaption></figure>"
         )
     return "\n".join([*lines, "</div>"])
+
+
+def _by(averaged: bool) -> str:
+    return " by the averaged weights" if averaged else ""
 
 
 def _image_name(images: Dataset, position: int) -> str:
@@ -196,15 +211,15 @@ def _pair(url: str, alt: str, has_map: bool) -> str:
     return f'<figure style="--image: url({url})"><div class="pair">{plain}{looked}</div>'
 
 
-def film(film: Film, urls: Sequence[str], classes: Sequence[str]) -> str:
+def film(film: Film, urls: Sequence[str], classes: Sequence[str], averaged: bool) -> str:
     """The section of the film; empty if there is none."""
     if not film.frames:
         return ""
     last, every = len(film.frames) - 1, "epoch" if film.stride == 1 else f"{film.stride} epochs"
     lines = [
         '<section aria-labelledby="h-film" id="film">', '<h2 id="h-film">Where it looks, epoch by epoch</h2>',
-        f"<p>Maps of the same validation images after every {every}, each on a scale of its own. Epoch 0 is before "
-        "training. The arrow keys move from frame to frame.</p>",
+        f"<p>Maps{_by(averaged)} of the same validation images after every {every}, each on a scale of its own. "
+        "Epoch 0 is before training. The arrow keys move from frame to frame.</p>",
         '<div class="controls"><button type="button" id="play">Play</button>',
         f'<label>Epoch <input type="range" id="frame" min="0" max="{last}" value="{last}"></label>',
         '<output id="epoch" for="frame"></output>',

@@ -63,8 +63,18 @@ def test_some_of_the_classes(tmp_path, capsys):
     for given in ("barn,English springer", str(tmp_path / "list.txt")):
         source = Source(str(tmp_path), classes=class_list(given))
         assert source.open(8).train.classes == ["barn", "English springer"] and "2 classes of" in source.open(8).name
-    wrong = {"parashute,barn": "did you mean parachute?", "barn": "at least 2, but has only barn",
-             "x,y": "has no class x; it has", "barn,barn": "names barn twice"}  # fmt: skip
+    (tmp_path / "empty.txt").write_text("\n\n")
+    wrong = {
+        "parashute,barn": "did you mean parachute?",
+        "english springr,barn": "did you mean English springer?",
+        "barn": "--classes must name at least 2 classes, got only barn",
+        "n01440764,tench": "--classes must name at least 2 classes, got only tench",
+        "x,y": "train has no class x; it has barn, tench, English springer, parachute",
+        "barn,barn": "--classes names barn twice",
+        ",": "--classes names no class",
+        str(tmp_path / "empty.txt"): "--classes names no class",
+        "nofile.txt": f"there is no file nofile.txt, and {tmp_path / 'train'} has no such class",
+    }
     for given, sentence in wrong.items():
         assert main(["train", "--data", str(tmp_path), "--classes", given]) == 2
         assert sentence in (error := capsys.readouterr().err) and error.count("\n") == 1

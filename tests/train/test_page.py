@@ -39,6 +39,8 @@ def test_what_the_page_shows(finished):
     page = Page(text)
     assert "<h1>shapes-tiny-1</h1>" in text and "3 of 3 <small>complete</small>" in text
     assert "cait_tiny_32 with" in text and "48 training and 20 validation images" in text
+    assert "<p>Maps by the averaged weights of the same validation images after every epoch, " in text
+    assert "by the averaged weights with the highest probabilities, each beside its attention map" in text
     assert text.count('class="curves"') == 5 and text.count(">epoch<") == 5
     for label in ("loss", "top-1 in %", "attention in %", "images per second", "time in %"):
         assert f">{label}<" in text, label
@@ -119,7 +121,7 @@ def test_a_model_without_maps_has_no_film(narrow, tmp_path, capsys):
     (folder,) = tmp_path.iterdir()
     text = page_of(folder)
     assert 'id="film"' not in text and "<canvas" not in text and "film" not in json.loads(Page(text).scripts["numbers"])
-    assert text.count('class="map plain"') == 8 and "beside what it looked at" not in text
+    assert text.count('class="map plain"') == 8 and "beside its attention map" not in text
     assert not any(name.startswith("film") for name in tensors(folder / "page.safetensors"))
 
 
@@ -271,7 +273,8 @@ def test_positions_of_mistakes_count_skipped_images():
 
 def test_no_mistakes():
     found = summary(1, guesses_of([0, 1, 1], [0, 1, 1]), 2, (), (2, 2))
-    assert "classified every validation image correctly" in sections.mistakes(found, {}, Shapes(3, 16), ["a", "b"])
+    text = sections.mistakes(found, {}, Shapes(3, 16), ["a", "b"], False)
+    assert "the model classified every validation image correctly" in text
     model = create_model("cait_tiny_32", 10)
     assert mistakes.with_maps(found, model, Shapes(3, 32), None) is found
 
@@ -293,10 +296,11 @@ def test_images_of_files_have_their_names(tmp_path):
             Image.new("RGB", (8, 8), (80 * i, 80 * j, 0)).save(tmp_path / name / f"{j}<.png")
     val = Source(str(tmp_path), val_fraction=0.4).open(8).val
     found = summary(1, guesses_of([0, 1], [1, 1]), 2, (), (2, 2))
-    text = sections.mistakes(found, {0: "data:,"}, val, ["cat", "dog"])
+    text = sections.mistakes(found, {0: "data:,"}, val, ["cat", "dog"], True)
     path = unwrapped(val).samples[0][0]
     name = path.name.replace("<", "&lt;")
     assert f'<span title="cat/{name}">{name}</span>' in text and '<b class="wrong">dog</b>' in text
+    assert "Wrong predictions by the averaged weights with the highest probabilities.</p>" in text
 
 
 # ---- small things
@@ -308,6 +312,11 @@ def test_the_best_epoch_is_the_last_of_equals():
 
     rows = [row(1, 0.5, 0.4), row(2, 0.3, 0.5), row(3, None, None)]
     assert best_row(rows).epoch == 2 and best_row(rows[2:]) is None and best_row([]) is None
+    notes = {"averaged weights": rows, "weights without averaging": rows[:1]}
+    for kind, some in notes.items():
+        best = next(fact for fact in sections.facts(some, 3, "cpu") if fact[0] == "Best top-1")
+        assert best == ("Best top-1", "50.0%", f"epoch {len(some) - (len(some) > 1)}, {kind}")
+    assert ("Best top-1", "50.0%", "epoch 1") in sections.facts([row(1, 0.5, None)], 3, "cpu")
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,13 @@ def test_a_run_is_resumed_with_another_micro_batch(narrow, tmp_path, capsys):
     folder = tmp_path / "shapes-tiny-1"
     assert f"train --resume {folder}" in (said := capsys.readouterr().out) and "--micro-batch 1\n" in said
     assert main(["train", "--resume", str(folder), "--device", "cpu", "--micro-batch", "2"]) == 0
+    said = capsys.readouterr().out
+    assert (
+        "the run is complete (1 of 1 epochs)" in said
+        and "predict:" in said
+        and "resume:" not in said
+        and "--resume" not in said
+    )
     for wrong in ("0", "-1"):
         assert main(["train", "--out", str(tmp_path), "--micro-batch", wrong]) == 2
         assert capsys.readouterr().err == f"minicait: --micro-batch must be at least 1, got {wrong}\n"
