@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from autograd.cases import CASES
+from autograd.cuda import OUT_OF_MEMORY
+from autograd.graph import Graph
 from autograd.kernels import launch
 from minicait.bench import worker
 from minicait.cli import main
@@ -129,6 +131,27 @@ def test_a_graph_beside_single_launches(monkeypatch, factor, verdict):
         "batch 2: without a CUDA graph: it is off: host " in finding.result
         and "; as a CUDA graph: host " in finding.result
     )
+
+
+def test_a_graph_that_cannot_be_made_is_told(selftest, monkeypatch):
+    monkeypatch.setattr(speed, "create_model", lambda _, classes, **own: CaiT(classes, **SMALL, **own))
+    monkeypatch.setattr(speed, "sizes", lambda device: [4, 2])
+    real, failing = Graph.__init__, [OUT_OF_MEMORY[0]]
+
+    def fails_at_times(self, work, device):
+        if failing:
+            raise RuntimeError(failing.pop())
+        real(self, work, device)
+
+    monkeypatch.setattr(Graph, "__init__", fails_at_times)
+    with pytest.warns(UserWarning, match="not enough memory"):
+        finding = speed.host_and_gpu("cuda")  # with fewer images
+    assert finding.verdict == "ok" and finding.result.startswith("batch 2: ")
+    for part in (speed.host_and_gpu, training.losses_agree):
+        failing.append("the stream objects")
+        with pytest.warns(UserWarning, match="the stream objects"):
+            finding = part("cuda", "fp16")
+        assert finding.verdict == "differs" and "without a CUDA graph: the stream objects" in finding.result
 
 
 def test_other_processes_find_the_memory_of_this_one(cp, monkeypatch):
