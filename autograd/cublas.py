@@ -70,6 +70,6 @@ class StreamBlas:
 
 @cache
 def stream_blas(device: int) -> StreamBlas:
-    """The one of a GPU. Graphs that are launched one after the other can share its stream and its workspace."""
+    """The StreamBlas of a GPU. Graphs that are launched one after the other can share its stream and its workspace."""
     cuda.make_current(device)
     return StreamBlas()

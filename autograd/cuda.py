@@ -189,7 +189,7 @@ def cublas_version() -> str:
 
 
 def numerics(device: str) -> dict[str, str]:
-    """The GPU and the libraries that decide about the last bits of its results."""
+    """The GPU and the libraries that determine the last bits of its results."""
     cupy, number = module(), device_id(device)
     properties = cupy.cuda.runtime.getDeviceProperties(number)
     return {

@@ -1,6 +1,6 @@
-"""CUDA graphs: what a function asks of a GPU is recorded once, and then asked for as a whole, in a single launch.
+"""CUDA graphs: record a function's GPU work once, then repeat it in a single launch.
 
-A training step of CaiT is some 1,600 launches and products, each of which costs the host more time than a small one
+A training step of CaiT is some 1,800 launches and products, each of which costs the host more time than a small one
 costs the GPU. A graph of them costs one launch. In return, nothing about it can change: a launch reads and writes the
 addresses that were recorded, with the sizes that were recorded. So the function gets its inputs in arrays that stay
 where they are, and the caller copies new values into them.
@@ -9,12 +9,14 @@ where they are, and the caller copies new values into them.
     images[...] = others
     graph.launch()                                  # computes graph.result anew
 
-Values that the function copies from the host are constants from then on. It must not look at values on the GPU, nor
-draw random numbers on the host: either raises CaptureError.
+Values of Python, and arrays that the function copies from the host, are constants from then on, random numbers that
+NumPy draws included. It must not look at values on the GPU, nor draw by `autograd.random` on the host: either raises
+CaptureError.
 """
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -68,6 +70,7 @@ class Pool:
 
     def __init__(self, number: int) -> None:
         self.number = number  # of the GPU
+        self._device = cuda.module().cuda.Device(number)
         self.recording = False
         self._largest = 0  # bytes of an array
         self._pool = cuda.module().cuda.MemoryPool(self._grow)
@@ -99,7 +102,9 @@ class Pool:
             taken.append(self._pool.malloc(2 * self._largest))
 
     def free(self) -> None:
-        with cuda.module().cuda.Device(self.number):
+        if sys.is_finalizing():  # then the system frees all memory, and modules may be gone
+            return
+        with self._device:
             self._pool.free_all_blocks()  # CuPy does not, when a pool goes
 
 

@@ -127,7 +127,7 @@ def _blas() -> ThreadpoolController:
 
 
 def numerics(device: str = "cpu") -> dict[str, str]:
-    """Versions and kernels that decide about the last bits of a result: under others, they may differ."""
+    """Versions and kernels that determine the last bits of a result: under others, they may differ."""
     blas = (
         f"{lib['internal_api']} {lib['version']} {lib.get('architecture', '')}"
         for lib in _blas().select(user_api="blas").info()

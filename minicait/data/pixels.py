@@ -103,7 +103,7 @@ class Pixels:
     def mix(
         self, targets: np.ndarray, mixup_alpha: float, cutmix_alpha: float, stream: Stream
     ) -> tuple[Array, np.ndarray]:
-        """As `mixing.mix`: the mixed images, on the GPU, and targets, which are small and stay on the host."""
+        """Mix as `mixing.mix` does: images on the GPU, and targets, which are small, on the host."""
         mixing = draw_mixing(self.height, self.width, mixup_alpha, cutmix_alpha, stream)
         return self.normalised(mixing), targets if mixing is None else mixing.targets(targets)
 

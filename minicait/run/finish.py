@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 def after_training(run: Run) -> None:
     """Show what the best weights look at."""
+    run.background.wait()  # loaders fork workers, which would wait for what another thread holds
     if run.shapes is not None:
         write_picture(run.path / "example.png", Image.fromarray(run.shapes[0][0]))
     model, info = load_model(run.best_weights)

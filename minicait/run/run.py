@@ -163,6 +163,7 @@ class Run:
         if self.attention_at_start is not None:
             print(f"attention inside the object, before training: {self.attention_at_start:.1%}")
         self.overview.update(self)
+        self.background.wait()  # workers are forked next: what another thread holds, they would wait for
 
     def _after_batch(self, loss: float) -> None:
         self.bar.update()

@@ -6,6 +6,7 @@ operations  every operation of the engine, and every gradient
 kernels     kernels with CUDA code of our own, for rows of many lengths
 block       a block of cait_xxs24_224 at full size
 training    some steps of a small CaiT
+images      batches of a loader for a GPU, beside a step that computes
 repeats     the same steps again, and from a checkpoint, with equal bits
 speed       memory of all this; a step and a prediction, beside PyTorch; the times of the host and the GPU
 report      parts, their table, and the file for a bug report
@@ -17,7 +18,7 @@ from functools import partial
 
 from autograd.cases import CASES
 
-from . import block, kernels, machine, operations, repeats, speed, training
+from . import block, images, kernels, machine, operations, repeats, speed, training
 from .report import NOT_RUN, Finding, Part
 
 
@@ -29,7 +30,7 @@ def parts(device: str, quick: bool = False) -> list[Part]:
     rows = f"{min(kernels.LENGTHS)} to {max(kernels.LENGTHS)}"
     precisions = training.PRECISIONS if on_gpu else ("fp32",)
     most = max(speed.sizes(device))
-    images = f"batch {most}" + (" or what fits" if on_gpu else "")
+    batch = f"batch {most}" + (" or what fits" if on_gpu else "")
     skip = partial(Finding, NOT_RUN, "skipped in a quick self-test")
     return [
         Part("machine", "CPU, GPU and versions", partial(machine.describe, device)),
@@ -45,11 +46,13 @@ def parts(device: str, quick: bool = False) -> list[Part]:
           for precision in precisions),
         Part("equal bits", f"{training.STEPS} steps of a small CaiT repeated, and interrupted and resumed",
              partial(repeats.bits_are_equal, device, precisions)),
+        *([Part("images", f"{images.EPOCHS * images.BATCHES} batches by workers, copied beside steps of "
+                f"{images.MODEL} as a CUDA graph: {pair}", partial(images.images_arrive, device))] if on_gpu else []),
         Part("memory", "peak memory of all of the above", partial(speed.memory, device)),
         *([Part("host and GPU",
-                f"forward and backward of {speed.MODEL}, fp16, {images}: kernel by kernel, and as a CUDA graph",
+                f"forward and backward of {speed.MODEL}, fp16, {batch}: kernel by kernel, and as a CUDA graph",
                 skip if quick else partial(speed.host_and_gpu, device))] if on_gpu else []),
-        *(Part(f"speed, {name}", f"{speed.MODEL}, {precision}, {images}",
+        *(Part(f"speed, {name}", f"{speed.MODEL}, {precision}, {batch}",
                skip if quick else partial(speed.measured, device, work, precision))
           for name, work, precision in (("training", "train", "fp32"),
                                         *([("training, fp16", "train", "fp16")] if on_gpu else []),

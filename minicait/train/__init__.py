@@ -15,6 +15,7 @@ objectives  what training minimises
 recipe      what a run does, as plain data
 evaluate    accuracy, and where a model looks; `retrieval`, which images it finds alike
 teacher     a trained model to distil from; `target_network`, the average of a model as its own teacher
+buffers     running averages, and how to undo what a batch wrote into them
 grafit      the losses of Grafit
 annotate    a trained model that labels every place of images
 not_finite  who made a NaN

@@ -22,6 +22,7 @@ from ..files.tensorfile import open_tensors, write_tensors
 from ..machine import numerics
 from ..models import Model, check_fits, family_named, family_of
 from ..schema import check_fields, from_json
+from .gradients import AS_GRAPH
 from .trainer import Trainer
 
 MAX_COUNT = 2**62
@@ -46,7 +47,7 @@ class State:
     ema_steps: int
     lr: float
     extra: dict[str, Any]
-    numerics: dict[str, str] = field(default_factory=dict)  # libraries and kernels that decide about the last bits
+    numerics: dict[str, str] = field(default_factory=dict)  # libraries and kernels that determine the last bits
 
     def __post_init__(self) -> None:
         check_fields(self, dict.fromkeys(("batches", "epoch", "steps", "ema_steps", "lr"), (0, MAX_COUNT)))
@@ -170,9 +171,13 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def numerics_of(trainer: Trainer) -> dict[str, str]:
-    """Everything that decides about the last bits of a training: a graph computes what stochastic depth drops, too."""
-    graph = {"CUDA graph": "off" if trainer.gradients.graph is None else "on"}
-    return numerics(trainer.device) | ({} if trainer.device == "cpu" else graph)
+    """Everything that determines the last bits of a training: a graph computes what stochastic depth drops, too.
+
+    Before the first batch, it is not known if there can be a graph.
+    """
+    launched = trainer.gradients.graph_line()
+    graph = {} if launched is None else {"CUDA graph": "on" if launched == AS_GRAPH else "off"}
+    return numerics(trainer.device) | graph
 
 
 def _config(trainer: Trainer) -> dict[str, Any]:

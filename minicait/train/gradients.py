@@ -40,6 +40,8 @@ from .step_graph import StepGraph
 from .tree import additions, cover, even_ranges, leaf_count
 from .workers import Processes, Threads, can_fork
 
+AS_GRAPH, NO_GRAPH = "as a CUDA graph", "without a CUDA graph"
+
 
 def value_and_grad(
     model: Module, loss_fn: Any, images: Any, targets: Any, threads: int | None = None, micro_batch: int | None = None
@@ -83,6 +85,7 @@ class Gradients:
         self.processes: Processes | None = None
         self.state: State | None = None
         self.graph = StepGraph() if graph else None
+        self._launched = None if graph else f"{NO_GRAPH}: it is off"  # the last batch, on a GPU
         self.features: Array | None = None  # of the last batch, if its objective keeps them
 
     def __call__(
@@ -159,19 +162,18 @@ class Gradients:
         """Compute the batch and return the workers' results. On a GPU, a whole batch is a CUDA graph if it can be."""
         if isinstance(batch.images, np.ndarray):
             return crew.run(sum_share, [batch] * batch.workers)
-        if self.graph is not None and whole and (result := self.graph(state, batch, tensors.values())) is not None:
-            return [result]
+        if self.graph is not None:
+            result = self.graph(state, batch, tensors.values()) if whole else None
+            why_not = self.graph.why_not if whole else "the batch is cut"
+            self._launched = AS_GRAPH if result is not None else f"{NO_GRAPH}: {why_not}"
+            if result is not None:
+                return [result]
         with modes.changed(halves=state.halves() if modes.current().products == "float16" else None):
             return crew.run(sum_share, [batch])
 
     def graph_line(self) -> str | None:
-        """How the last batch was launched on a GPU; None on a CPU."""
-        if self.model.device == "cpu":
-            return None
-        if self.graph is not None and self.graph.graph is not None:
-            return "as a CUDA graph"
-        why_not = "it is off" if self.graph is None else self.graph.why_not or "the batch is cut"
-        return f"without a CUDA graph: {why_not}"
+        """How the last batch was launched on a GPU; None on a CPU, and while nobody knows."""
+        return None if self.model.device == "cpu" else self._launched
 
     def kept(self, gradients: FlatArrays) -> FlatArrays:
         """A copy of gradients that the next call does not overwrite, but the next call of this method does."""

@@ -1,4 +1,4 @@
-"""The size of a micro-batch: a rule, and never a clock, because it decides about the last bits of the gradients."""
+"""The size of a micro-batch: a rule, and never a clock, because it determines the last bits of the gradients."""
 
 from __future__ import annotations
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import autograd as ag
-from autograd.backend import Array, array_module
+from autograd.backend import array_module
 from autograd.tensor import as_tensor
 
-from ..nn import Buffer
+from .buffers import copies, restore
 from .gradients import Gradients
 from .recipe import PRODUCTS
 
@@ -24,7 +24,7 @@ class NotFiniteError(ArithmeticError):
 
 def stopped(trainer: Trainer, images: Any, targets: dict[str, Any]) -> NotFiniteError:
     """The error for a batch that no loss scale can help; the trainer goes back to before its update."""
-    buffers = [(buffer, buffer.data.copy()) for buffer in trainer.buffers]
+    buffers = copies(trainer.buffers)
     error = NotFiniteError(f"training stopped at batch {trainer.batches + 1}: {_offender(trainer, images, targets)}")
     restore(buffers)  # the search ran forward once more
     begun = trainer.batches % trainer.recipe.accumulate
@@ -58,9 +58,3 @@ def first_not_finite(trainer: Trainer) -> str | None:
         return None
     tensors = trainer.model.named_tensors()
     return next(name for name, t in tensors if not bool(array_module(t.data).isfinite(t.data).all()))
-
-
-def restore(buffers: list[tuple[Buffer, Array]]) -> None:
-    """Undo what a batch that was not finite wrote into buffers."""
-    for buffer, before in buffers:
-        buffer.data[...] = before

@@ -69,7 +69,10 @@ class State:
     @property
     def settings(self) -> Settings:
         """Training flag and plain attributes of every module. A process does not see them change, and must be told."""
-        return [{"training": module.training, **_plain(module)} for module in self.modules]
+        return [
+            {"training": module.training, **{k: v for k, v in plain(module).items() if not k.startswith("_")}}
+            for module in self.modules
+        ]
 
     @settings.setter
     def settings(self, settings: Settings) -> None:
@@ -113,9 +116,15 @@ class State:
         return leaf_count(1 << 30, self.layout.size)
 
 
-def _plain(module: Module) -> dict[str, Any]:
-    """Attributes such as a drop rate, which a user may change between steps."""
-    return {k: v for k, v in vars(module).items() if type(v) in (bool, int, float, str) and not k.startswith("_")}
+def plain(x: Any) -> dict[str, Any]:
+    """Attributes such as a drop rate, which a user may change between steps: numbers, strings, and tuples of these."""
+    return {name: value for name, value in getattr(x, "__dict__", {}).items() if _is_plain(value)}
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return type(value) in (bool, int, float, str) or isinstance(value, np.generic)
 
 
 class Summed(NamedTuple):

@@ -21,10 +21,12 @@ from autograd.graph import Graph
 
 from ..nn import drawn_factors, drop_path_factors, drop_path_layers
 from ..nn.record import is_recorded
-from .shares import Batch, State, Summed, sum_share
+from .buffers import copies, restore
+from .shares import Batch, State, Summed, plain, sum_share
 
 MOST_DROPPED = 0.1  # rate of stochastic depth up to which computing all branches beats leaving some out
 LEAST_LAUNCHES = 10  # of a graph, or making it was not worth it
+NO_MEMORY = "there is not enough memory for it"
 
 
 class StepGraph:
@@ -33,18 +35,26 @@ class StepGraph:
     def __init__(self) -> None:
         self.graph: Graph | None = None
         self.made = self.launches = 0
-        self.why_not: str | None = None  # is there no graph
+        self.why_not: str | None = None  # the reason, if there is no graph
         self.refused = False  # for good
-        self._key: tuple[Any, ...] = ()
-        self._fixed: list[Array] = []  # parameters and buffers, at their addresses
+        self._key: tuple[Any, ...]
+        self._fixed: list[Array]  # parameters and buffers, at their addresses
+        self._images: Any  # inputs of the graph, and those below
+        self._targets: Any
+        self._numbers: Any
+        self._forget()
 
     def __call__(self, state: State, batch: Batch, tensors: Iterable[Tensor]) -> Summed | None:
         """None if the batch must be computed without a graph. `tensors` are the parameters and buffers of the model."""
         layers, fixed = drop_path_layers(state.modules), [tensor.data for tensor in tensors]
+        if self.refused:
+            return None
         if any(layer.rate > MOST_DROPPED for layer in layers):
+            self._forget()
             self.why_not = f"at a drop rate above {MOST_DROPPED}, leaving out what is dropped saves more"
             return None
-        if self.refused or not _can_capture():
+        self.why_not = None if _can_capture() else "a mode looks at values"
+        if self.why_not is not None:
             return None
         numbers = _numbers(batch, layers)
         same = len(fixed) == len(self._fixed) and all(map(is_, fixed, self._fixed))
@@ -82,21 +92,20 @@ class StepGraph:
         gradients = state.buffer(0, 0).array  # outside of the graph's memory, like the copies of the weights
         if half:
             state.halves()
-        before = [(buffer, buffer.data.copy()) for _, buffer in state.model.named_buffers()]
+        before = copies(buffer for _, buffer in state.model.named_buffers())
         try:
             graph = Graph(work, device_of(batch.images))
         except Exception as error:  # CuPy's, CUDA's and ctypes', and CaptureError
             full = cuda.is_out_of_memory(error)
             if full:
                 cuda.free_memory(error, device_of(batch.images))
-            return self._refuse("there is not enough memory for it" if full else str(error).splitlines()[0])
+            first = (str(error).splitlines() or [type(error).__name__])[0]
+            return self._refuse(NO_MEMORY if full else first)
         finally:
-            for buffer, value in before:
-                buffer.data[...] = value
+            restore(before)
         want = gradients.copy()
         graph.launch()
-        for buffer, value in before:
-            buffer.data[...] = value
+        restore(before)
         if int(xp.count_nonzero(gradients.view(np.uint32) != want.view(np.uint32))):
             return self._refuse("its gradients differ from those without it")
         self.graph = graph
@@ -104,8 +113,14 @@ class StepGraph:
 
     def _refuse(self, reason: str) -> bool:
         warnings.warn(f"training without a CUDA graph, which is slower: {reason}", stacklevel=2)
-        self.why_not, self.refused, self.graph = reason, True, None
+        self.why_not, self.refused = reason, True
+        self._forget()
         return False
+
+    def _forget(self) -> None:
+        """Let go of the graph, and of all that it reads."""
+        self.graph, self._key, self._fixed = None, (), []
+        self._images = self._targets = self._numbers = None
 
 
 def _can_capture() -> bool:
@@ -124,4 +139,4 @@ def _key(state: State, batch: Batch) -> tuple[Any, ...]:
     """Everything that a graph depends on, besides addresses and values."""
     arrays = {"": batch.images, **batch.targets}
     shapes = {name: (a.shape, a.dtype) for name, a in arrays.items()}
-    return state, batch.objective, shapes, batch.total, state.settings, modes.current()
+    return state, batch.objective, plain(batch.objective), shapes, batch.total, state.settings, modes.current()

@@ -26,9 +26,10 @@ from ..models.model import Model
 from ..nn import Memory, Module
 from ..optim import EMA, AdamW, FlatArrays, Lamb, LossScaler, Optimiser, clip_gradients, learning_rate, norm_and_loss
 from ..optim.sweep import together
+from .buffers import copies, restore
 from .evaluate import Guesses, Scores, evaluate
 from .gradients import Gradients
-from .not_finite import NotFiniteError, first_not_finite, restore, stopped
+from .not_finite import NotFiniteError, first_not_finite, stopped
 from .objectives import Objective, objective_for
 from .ranks import ALONE, Ranks
 from .recipe import PRODUCTS, Recipe
@@ -62,7 +63,10 @@ class Trainer:
     objective  instead of the recipe's: a callable from `Outputs` and a dict of targets to a mean over samples
     precision  "fp32", "tf32" or "fp16", the precision of matrix products, instead of the recipe's. Weights stay
                float32. With fp16 the loss is scaled, and a step whose gradients overflow is skipped.
-    graph      on a GPU, launch forward and backward of a batch as one CUDA graph
+    graph      on a GPU, launch forward and backward of a batch as one CUDA graph; by default with the recipe's
+               objective only. A graph keeps what Python computed when it was made, and is made anew when a number,
+               string or tuple changes that is an attribute of the objective, or a public one of a module. Any other
+               value that changes from step to step needs graph=False.
     ranks      that train together, by default this process alone
     """
 
@@ -77,7 +81,7 @@ class Trainer:
         precision: str | None = None,
         processes: bool | None = None,
         objective: Objective | None = None,
-        graph: bool = True,
+        graph: bool | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
         self.model = model if device is None else model.to(device)
@@ -98,6 +102,7 @@ class Trainer:
         self.ema = None if r.ema_decay is None else EMA(model, r.ema_decay, count, not r.has_target_network)
         updated = [self.optimiser.mean, self.optimiser.square, *([] if self.ema is None else [self.ema.average])]
         self.ranks = ranks
+        graph = objective is None if graph is None else graph
         self.gradients = Gradients(model, threads, micro_batch, processes, updated, graph, ranks)
         self.targets = BatchTargets(model, r, teacher, self.ema, threads, micro_batch)
         self.buffers = [buffer for _, buffer in model.named_buffers() if not isinstance(buffer, Memory)]
@@ -118,7 +123,7 @@ class Trainer:
         if total is None and self.ranks.size > 1:
             total, rows = len(images), self.gradients.rows(len(images))[self.ranks.rank]
             images, targets = images[rows.start : rows.stop], rows_of(targets, rows)
-        buffers = [(buffer, buffer.data.copy()) for buffer in self.buffers]
+        buffers = copies(self.buffers)
         with self.randomness(), ag.autocast(PRODUCTS[self.recipe.precision]):
             targets = self.targets(images, targets)
             mean = self.scaler.scale / self.recipe.accumulate  # over the batches of an update

@@ -181,6 +181,7 @@ def measure(name: str, batch: int, precision: str, drop_path: float, graph: bool
     device = NullDevice()
     import cupy
 
+    from autograd import cuda
     from minicait.models import find_model
     from minicait.train import Recipe, Trainer
 
@@ -197,7 +198,7 @@ def measure(name: str, batch: int, precision: str, drop_path: float, graph: bool
         times += [time.process_time() - before] if i > 1 else []
     copies = device.copies()
     launches, gemms = device.launches(), list(device.gemms)
-    held = cupy.get_default_memory_pool().total_bytes() / 2**30
+    held = cuda.memory("cuda").held / 2**30  # graphs included
     return Step(
         device.graph_launches, launches, gemms, *copies, min(times), min(_additions() for _ in range(steps)), held
     )

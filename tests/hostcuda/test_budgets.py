@@ -4,8 +4,10 @@ When a step asks for less, lower them. The time of the host is in units of one `
 """
 
 import json
+import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,57 +15,73 @@ import pytest
 
 pytestmark = pytest.mark.hostcuda
 ROOT = Path(__file__).parents[2]
-# Kernels that add up all tokens or pixels
+# Kernels that add up many values to one: ours, over all tokens or pixels, and CuPy's
 REDUCTIONS = {"sum_rows", "layer_norm_grad", "mix_softmax_mix_grad", "squares", "affine_grad", "batch_moments",
-              "batch_norm_sums", "depthwise_weight"}  # fmt: skip
+              "batch_norm_sums", "depthwise_weight", "sum_products"}  # fmt: skip
+OF_CUPY = re.compile(r"cupy_(sum|mean|prod|max|min|amax|amin|any|all|arg\w+|nan\w+|count_nonzero)(_.*)?")
+FEW = 32  # blocks
 
 
 class Budget(NamedTuple):
     launches: int
     gemms: int
     on_device: int  # copies
-    host: float  # in additions
-    small_sums: int  # by CuPy, on a few blocks
+    host: float  # in additions, about 1.5 times what was measured
+    small: dict[str, int]  # reductions on a few blocks: the loss, the class token, biases of talking heads
+
+
+CAIT = {"cupy_mean": 1, "cupy_sum": 25, "layer_norm_grad": 3, "sum_rows": 8}  # of 24 blocks and 2 of class attention
 
 
 @pytest.mark.parametrize("model, drop_path, budget", [
-    ("cait_xxs24_224", 0.0, Budget(1122, 507, 1, 20_000, 25)),  # dbias of talking heads, of 24,576 values
-    ("cait_xxs24_224", 0.05, Budget(1266, 507, 1, 27_000, 25)),
-    ("cait_s24_224", 0.05, Budget(1266, 507, 1, 27_000, 25)),
-    ("deit_tiny_patch16_224", 0.0, Budget(471, 221, 1, 9_000, 1)),  # the gradient of the class token, of 128 rows
-    ("deit3_small_patch16_224", 0.05, Budget(543, 221, 0, 15_000, 1)),
-    ("resmlp_12_224", 0.0, Budget(395, 113, 0, 8_000, 0)),
-    ("patchconvnet_s20_224", 0.0, Budget(1079, 303, 1, 19_000, 2)),
-    ("lvvit_t_224", 0.0, Budget(778, 442, 3, 15_000, 1)),
+    ("cait_xxs24_224", 0.0, Budget(1121, 507, 1, 20_000, CAIT)),
+    ("cait_xxs24_224", 0.05, Budget(1265, 507, 1, 25_000, CAIT)),
+    ("cait_s24_224", 0.05, Budget(1265, 507, 1, 25_000, CAIT)),
+    ("deit_tiny_patch16_224", 0.0, Budget(470, 221, 1, 9_000, {"cupy_mean": 1, "cupy_sum": 1, "layer_norm_grad": 1})),
+    ("deit3_small_patch16_224", 0.05,
+     Budget(542, 221, 0, 10_500, {"cupy_mean": 1, "cupy_sum": 1, "layer_norm_grad": 1})),
+    ("resmlp_12_224", 0.0, Budget(394, 113, 0, 7_000, {"cupy_mean": 1, "sum_rows": 12})),
+    ("patchconvnet_s20_224", 0.0,
+     Budget(999, 303, 1, 16_500, {"cupy_mean": 1, "cupy_sum": 2, "layer_norm_grad": 2, "sum_rows": 44})),
+    ("lvvit_t_224", 0.0, Budget(778, 442, 3, 12_000, {"cupy_mean": 2, "cupy_sum": 1})),
 ])  # fmt: skip
 def test_a_step_with_128_images_in_float16(model, drop_path, budget):
     step, host = measured(model, "--drop-path", str(drop_path))
     print(f"\n{model}, drop rate {drop_path}: {len(step['launches'])} launches, {len(step['gemms'])} calls of cuBLAS, "
           f"{step['on_device']} copies on the GPU, {1e3 * step['seconds']:.0f} ms of the host ({host:.0f} additions)"
     )  # fmt: skip
-    assert len(step["launches"]) <= budget.launches and len(step["gemms"]) <= budget.gemms
+    assert (len(step["launches"]), len(step["gemms"])) == (budget.launches, budget.gemms)  # chapter 12 has them, too
     assert step["to_host"] == 1 and step["to_device"] <= 2 and step["on_device"] <= budget.on_device
     assert host <= budget.host
     # all 25,088 tokens are summed by many blocks; sums of a few tokens need no more than a few
-    names = {kernel for kernel, *_ in step["launches"]} & REDUCTIONS
-    blocks = {name: max(b for kernel, b, _ in step["launches"] if kernel == name) for name in names}
-    assert min(blocks.values()) >= 128, blocks
-    few = [kernel for kernel, b, _ in step["launches"] if kernel.startswith("cupy_sum") and b < 32]
-    assert len(few) <= budget.small_sums, few
+    sums = [(kernel, blocks) for kernel, blocks, _ in step["launches"] if is_reduction(kernel)]
+    assert Counter(kernel for kernel, blocks in sums if blocks < FEW) == budget.small
+    most = {name: max(blocks for kernel, blocks in sums if kernel == name) for name, _ in sums if name in REDUCTIONS}
+    assert min(most.values()) >= 128, most
 
 
-@pytest.mark.parametrize("model, drop_path, others", [
-    ("cait_xxs24_224", 0.05, 7), ("cait_s24_224", 0.1, 7), ("deit3_small_patch16_224", 0.05, 7),
-    ("resmlp_12_224", 0.05, 7), ("patchconvnet_s20_224", 0.0, 7),
-    ("lvvit_t_224", 0.0, 22),  # and copies of its running averages, in case that the step is skipped
+def is_reduction(kernel):
+    return kernel in REDUCTIONS or OF_CUPY.fullmatch(kernel) is not None
+
+
+def test_which_kernels_of_cupy_are_reductions():
+    names = ["cupy_sum", "cupy_sum_with_dtype", "cupy_mean", "cupy_max", "cupy_argmax", "cupy_copy__float32_float64",
+             "cupy_maximum__float32_float32_float32", "cupy_add__float16_float32_float16"]  # fmt: skip
+    assert [is_reduction(name) for name in names] == [True] * 5 + [False] * 3
+
+
+@pytest.mark.parametrize("model, drop_path, others, most", [
+    ("cait_xxs24_224", 0.05, 7, 1_800), ("cait_s24_224", 0.1, 7, 1_800), ("deit3_small_patch16_224", 0.05, 7, 900),
+    ("resmlp_12_224", 0.05, 7, 900), ("patchconvnet_s20_224", 0.0, 7, 900),
+    ("lvvit_t_224", 0.0, 22, 900),  # and copies of its running averages, in case that the step is skipped
 ])  # fmt: skip
-def test_a_step_as_a_graph(model, drop_path, others):
+def test_a_step_as_a_graph(model, drop_path, others, most):
     step, host = measured(model, "--drop-path", str(drop_path), "--graph")
     print(f"\n{model}, drop rate {drop_path}, as a graph: {len(step['launches'])} other launches, "
           f"{1e3 * step['seconds']:.0f} ms of the host ({host:.0f} additions)")  # fmt: skip
-    assert step["graph_launches"] == 1 and len(step["launches"]) <= others and not step["gemms"]
+    assert step["graph_launches"] == 1 and len(step["launches"]) == others and not step["gemms"]
     assert (step["to_host"], step["to_device"]) == (1, 1) and step["on_device"] <= 5
-    assert host <= 2_500
+    assert host <= most
 
 
 def measured(model, *options):

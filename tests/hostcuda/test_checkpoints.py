@@ -10,6 +10,8 @@ import pytest
 from minicait.cli import main
 from minicait.files import atomic
 from minicait.models.cait import CaiT
+from minicait.processes import Forked
+from minicait.run import finish
 from minicait.train import Recipe, Trainer
 from minicait.train.checkpoint import LOSSES, Snapshot, read_checkpoint
 from tests import hostcuda
@@ -30,6 +32,7 @@ def train(tmp_path):
         with narrow_presets():
             return main(["train", "--device", "cuda", *options]), tmp_path / name / "shapes-tiny-1"
 
+    run.folder = tmp_path
     return run
 
 
@@ -59,11 +62,12 @@ def test_training_continues_while_a_checkpoint_is_written(train, monkeypatch):
 
     def step(self, *args):
         result = real_step(self, *args)
-        trained.set()  # the first batch was trained on while the first checkpoint was not yet written
+        if self.batches == 2:
+            trained.set()  # while the checkpoint after the first batch was not yet written
         return result
 
     def write(self, *args):
-        assert trained.wait(60)
+        assert not writers or trained.wait(60)
         writers.append(threading.current_thread().name)
         real_write(self, *args)
 
@@ -76,6 +80,31 @@ def test_training_continues_while_a_checkpoint_is_written(train, monkeypatch):
     state = read_checkpoint(folder / "checkpoint.safetensors").state
     assert (state.batches, state.epoch) == (5, 1)
     assert read_checkpoint(folder / "checkpoint-previous.safetensors").state.batches == 5
+
+
+def test_nothing_is_written_while_workers_are_forked(train, monkeypatch):
+    """A fork has the locks of threads that it does not have."""
+    real_fork, real_write, real_load = Forked.__init__, Snapshot.write, finish.load_model
+    writing, found = [], []
+
+    def noted(function):
+        def call(*args):
+            found.append((function.__name__, [*writing]))
+            return function(*args)
+
+        return call
+
+    def write(self, *args):
+        writing.append("a checkpoint")
+        threading.Event().wait(0.3)
+        real_write(self, *args)
+        writing.clear()
+
+    monkeypatch.setattr(Snapshot, "write", write)
+    monkeypatch.setattr(Forked, "__init__", noted(real_fork))
+    monkeypatch.setattr(finish, "load_model", noted(real_load))  # the loaders of a Grafit follow
+    assert train("--out", str(train.folder), *RUN, "--threads", "2", "--checkpoint-minutes", "5")[0] == 0
+    assert found == [("__init__", [])] * 2 + [("load_model", [])]
 
 
 def test_a_disk_that_is_full_stops_the_run_with_the_same_words(train, monkeypatch, capsys):

@@ -152,7 +152,7 @@ def test_what_cannot_be_captured_says_so_once_and_trains_on(recwarn):
         assert np.isfinite(outputs.logits.numpy()).all()  # looks at values
         return ops.cross_entropy(outputs.logits, targets["labels"])
 
-    trainer = Trainer(CaiT(**SMALL), Recipe(), "cuda", objective=objective)
+    trainer = Trainer(CaiT(**SMALL), Recipe(), "cuda", objective=objective, graph=True)
     for batch in DATA[:2]:
         assert np.isfinite(trainer.step(*batch))
     said = [str(w.message) for w in recwarn if "CUDA graph" in str(w.message)]

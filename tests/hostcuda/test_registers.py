@@ -3,16 +3,24 @@
 Nothing spills to memory but with 16 heads and 784 keys, those of CaiT-M48 at 448 pixels.
 """
 
+import ast
 import re
+from pathlib import Path
 
 import pytest
 
 from autograd import kernels
 from autograd.kernels import Geometry, fused_heads, im2col, launch, parts
+from autograd.kernels.attention import mix_heads
+from minicait.data import Loader, Shapes
+from minicait.data.picture import MEAN, STD
+from minicait.data.pixels import Pixels, Transfer
+from minicait.data.slots import Slot
 from tests.hostcuda import gxx
 from tests.hostcuda.compiler import ARCHITECTURES
 
 pytestmark = pytest.mark.hostcuda
+ROOT = Path(__file__).parents[2]
 SIZES = [(4, 196), (8, 196), (16, 196), (4, 576), (4, 784), (8, 784), (16, 784)]  # heads and keys
 SPILLED = {"mix_softmax_mix": 80, "mix_softmax_mix_grad": 800}  # bytes, with 16 heads and 784 keys
 
@@ -44,17 +52,27 @@ def test_fused_heads(cp, name, most, heads, keys):
         assert used * max(launch.THREADS, 32 * warps) <= 65536  # or the block does not fit
 
 
-NAMES = [
-    "affine", "affine_grad", "batch_moments", "batch_norm", "batch_norm_input", "batch_norm_sums", "col2im",
-    "depthwise", "depthwise_input", "depthwise_weight", "im2col", "layer_norm", "layer_norm_grad", "merge_moments",
-    "merge_sums", "positive", "sigmoid", "sigmoid_grad", "softmax_of_rows", "softmax_of_rows_grad", "sum_rows",
-    "sum_products",
-]  # fmt: skip
+def names_in_sources():
+    """The names of all kernels: of functions in CUDA, and those given with formulas."""
+    names = set()
+    for path in [*(ROOT / "autograd").rglob("*.py"), *(ROOT / "minicait").rglob("*.py")]:
+        text = path.read_text(encoding="utf-8")
+        names |= set(re.findall(r"__global__ void (?:__launch_bounds__\(\w+\) )?(\w+)\((?!\.)", text))
+        for call in ast.walk(ast.parse(text)):
+            function = getattr(call, "func", None)
+            if getattr(function, "id", getattr(function, "attr", None)) in ("elementwise", "sized", "_kernel"):
+                texts = {argument.value for argument in call.args if isinstance(argument, ast.Constant)}
+                names |= {text for text in texts if text.isidentifier()} - set(launch.C_TYPES)
+    return names
+
+
+FUSED = {"mix_softmax_mix", "mix_softmax_mix_grad"}  # tested above
+NAMES = sorted(names_in_sources() - FUSED)
 MOST = {"layer_norm_grad": 64}  # of the others, 40: then an SM runs 1536 threads at a time
 
 
 def run_all(cp):
-    """Every kernel of these names, once."""
+    """Every kernel, at least once."""
     x, channels = cp.ones((2, 6, 6, 8), "float16"), cp.ones(8, "float32")
     wide, rows = x.astype("float32"), cp.ones((4, 8), "float16")
     kernels.affine_grad(wide, x, channels, False, [True] * 3)
@@ -73,6 +91,37 @@ def run_all(cp):
         kernels.conv2d_grad_input(y, x.shape, weight, geometry, groups)
         kernels.conv2d_grad_weight(y, x, geometry, groups)
     kernels.positive(rows, kernels.sigmoid_grad(rows, kernels.sigmoid(rows)))
+    for with_derivative in (False, True):
+        kernels.gelu(rows, with_derivative)
+    kernels.cross_entropy(channels[None], cp.zeros(1, "int64"), True)
+    run_attention_and_branches(cp)
+    run_updates(cp)
+    loader = Loader(Shapes(2, 8), 2)
+    sample = loader.sample(loader.order(0), 0, loader.stream(0), loader.look)
+    transfer = Transfer(Slot(2, sample), cp.cuda.Stream(non_blocking=True))
+    Pixels(transfer, 2, MEAN, STD).normalised()
+    transfer.close()
+
+
+def run_attention_and_branches(cp):
+    qkv = cp.ones((1, 4, 24), "float16")
+    _, maps, apart = kernels.self_attention(qkv, 2)
+    kernels.self_attention_grad(qkv[..., :8], apart, maps)
+    mix_heads(maps, cp.ones((2, 2), maps.dtype))
+    x, weight, bias = cp.ones((1, 4, 8), "float32"), cp.ones((8, 6), "float32"), cp.ones(8, "float32")
+    h = cp.ones((1, 4, 6), "float16")
+    half = weight.astype("float16")
+    kernels.linear_residual(x, h, half, bias, bias, 1.0, None)
+    kernels.linear_residual_grad(x, h, half, weight, bias, bias, 1.0, None, [True] * 4)
+
+
+def run_updates(cp):
+    p, g, m, v = (cp.ones(8, "float32") for _ in range(4))
+    kernels.gather([p], [g], False)
+    kernels.squares(g)
+    kernels.adamw(p, g, m, v, 1, 1e-3, (0.9, 0.999), 1e-8, 0.01, 4)
+    kernels.lamb(p, g, m, v, [(0, 8, True)], 1, 1e-3, (0.9, 0.999), 1e-8, 0.05, 1.0)
+    kernels.move_average(m, p, 0.25)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +144,15 @@ def codes():
         for cached in (launch.compiled, launch.elementwise, launch.sized, parts.compiled_parts, im2col._kernel):
             cached.cache_clear()
         run_all(cupy)
-    return {name: kernel.code if isinstance(kernel, raw) else kernel.cached_code for name, kernel in found.items()}
+    return {
+        name: kernel.code if isinstance(kernel, raw) else f"#include <cupy/carray.cuh>\n{kernel.cached_code}"
+        for name, kernel in found.items()
+    }
+
+
+def test_no_kernel_is_left_out(codes):
+    assert len(NAMES) > 30 and names_in_sources() >= FUSED
+    assert set(codes) - FUSED == set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,16 +1,20 @@
 """minicait selftest on the real CuPy: a GPU that works, and one with a kernel that does not compile."""
 
+from contextlib import nullcontext
 from importlib import import_module
 
 import numpy as np
 import pytest
 
 from autograd.cases import CASES
+from autograd.cuda import OUT_OF_MEMORY
+from autograd.graph import Graph
 from autograd.kernels import launch
 from minicait.bench import worker
 from minicait.cli import main
+from minicait.data.pixels import Pixels
 from minicait.models.cait import CaiT
-from minicait.selftest import block, kernels, operations, repeats, speed, training
+from minicait.selftest import block, images, kernels, operations, repeats, speed, training
 from minicait.train.gradients import Gradients
 from tests import hostcuda
 
@@ -26,6 +30,7 @@ def selftest(monkeypatch, tmp_path):
     monkeypatch.setattr(training, "BATCH", 4)
     monkeypatch.setattr(block, "create_model", lambda _, **own: CaiT(10, **SMALL, **own))
     monkeypatch.setattr(block, "BATCH", 3)
+    monkeypatch.setattr(images, "create_model", lambda _, classes, **own: CaiT(classes, **SMALL, **own))
     monkeypatch.setattr(kernels, "MANY", 5000)
     monkeypatch.setattr(kernels, "TALKING", (1, 20, 2, 6))
 
@@ -129,6 +134,54 @@ def test_a_graph_beside_single_launches(monkeypatch, factor, verdict):
         "batch 2: without a CUDA graph: it is off: host " in finding.result
         and "; as a CUDA graph: host " in finding.result
     )
+
+
+@pytest.fixture
+def few_images(monkeypatch):
+    monkeypatch.setattr(images, "create_model", lambda _, classes, **own: CaiT(classes, **SMALL, **own))
+    monkeypatch.setattr(images, "BATCH", 8)
+
+
+def test_images_arrive_while_a_graph_computes(few_images, monkeypatch, cp):
+    finding = images.images_arrive("cuda:1")
+    assert finding.verdict == "ok" and "8 batches at most " in finding.result
+    assert finding.result.endswith(", memory page-locked, beside steps launched as a CUDA graph")
+    real = Pixels.normalised
+    monkeypatch.setattr(Pixels, "normalised", lambda self, mixing: real(self, mixing and mixing._replace(keep=0.5)))
+    assert images.images_arrive("cuda").verdict == "differs"
+    monkeypatch.setattr(images, "on_device", lambda loader, device: nullcontext(loader))
+    assert images.images_arrive("cuda").verdict == "not run"
+
+
+def test_memory_that_cannot_be_page_locked_is_told(few_images, monkeypatch, cp):
+    def refused(*_):
+        raise cp.cuda.runtime.CUDARuntimeError(1)
+
+    monkeypatch.setattr(cp.cuda.runtime, "hostRegister", refused)
+    with pytest.warns(UserWarning, match="could not be page-locked"):
+        finding = images.images_arrive("cuda")
+    assert finding.verdict == "ok" and ", memory not page-locked, " in finding.result
+
+
+def test_a_graph_that_cannot_be_made_is_told(selftest, monkeypatch):
+    monkeypatch.setattr(speed, "create_model", lambda _, classes, **own: CaiT(classes, **SMALL, **own))
+    monkeypatch.setattr(speed, "sizes", lambda device: [4, 2])
+    real, failing = Graph.__init__, [OUT_OF_MEMORY[0]]
+
+    def fails_at_times(self, work, device):
+        if failing:
+            raise RuntimeError(failing.pop())
+        real(self, work, device)
+
+    monkeypatch.setattr(Graph, "__init__", fails_at_times)
+    with pytest.warns(UserWarning, match="not enough memory"):
+        finding = speed.host_and_gpu("cuda")  # with fewer images
+    assert finding.verdict == "ok" and finding.result.startswith("batch 2: ")
+    for part in (speed.host_and_gpu, training.losses_agree):
+        failing.append("the stream objects")
+        with pytest.warns(UserWarning, match="the stream objects"):
+            finding = part("cuda", "fp16")
+        assert finding.verdict == "differs" and "without a CUDA graph: the stream objects" in finding.result
 
 
 def test_other_processes_find_the_memory_of_this_one(cp, monkeypatch):
