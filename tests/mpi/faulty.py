@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 
 from minicait.cli import main
 from minicait.train import Trainer
@@ -30,6 +31,7 @@ real, done = Trainer.step, []
 def faulty(self, *batch):
     done.append(1)
     if self.ranks.rank == int(rank) and len(done) == int(step):
+        print(f"fault at {time.time()}", file=sys.stderr, flush=True)
         fail(kind)
         if kind == "overflow":
             return real(self, batch[0] * 1e30, *batch[1:])

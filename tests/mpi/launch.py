@@ -26,7 +26,7 @@ RECIPE = (
 class Ended(NamedTuple):
     code: int
     text: str  # standard output and error
-    seconds: float
+    seconds: float  # since the fault, if there was one (`faulty`), or else since the start
 
 
 def is_open_mpi() -> bool:
@@ -38,10 +38,12 @@ def mpiexec(ranks: int, *command: object, timeout: float = 120, **environment: s
     own = os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)} | environment
     options = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"] if is_open_mpi() else []
     line = [MPIEXEC, *options, "-n", ranks, sys.executable, "-m", "mpi4py", *command]
-    started = time.perf_counter()
+    started = time.time()
     done = subprocess.run([str(word) for word in line], env=own, capture_output=True, text=True, timeout=timeout,
                           check=False)  # fmt: skip
-    return Ended(done.returncode, done.stdout + done.stderr, time.perf_counter() - started)
+    text, end = done.stdout + done.stderr, time.time()
+    faults = re.findall(r"fault at ([\d.]+)", text)
+    return Ended(done.returncode, text, end - float(faults[0] if faults else started))
 
 
 def train(ranks: int, out: Path, *options: object, script: tuple[object, ...] = ("-m", "minicait"), **more) -> Ended:

@@ -8,6 +8,7 @@ import pytest
 from .launch import RECIPE, REPOSITORY, bits, mpiexec, train
 
 pytestmark = pytest.mark.mpi
+SCRIPT = REPOSITORY / "examples/measure_ranks.py"
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,9 @@ def train_on(run, ranks, script=("-m", "minicait")):
 def test_the_example_that_measures():
     hashes = set()
     for ranks in (1, 2):
-        ended = mpiexec(ranks, REPOSITORY / "examples/measure_ranks.py", "--steps", 6, "--batch-size", 64, "--threads", 1)
+        ended = mpiexec(
+            ranks, REPOSITORY / "examples/measure_ranks.py", "--steps", 6, "--batch-size", 64, "--threads", 1
+        )
         assert ended.code == 0 and f"{ranks} ranks, 1 threads each: 6 steps, " in ended.text, ended.text
         hashes.add(ended.text.split("SHA-256 ")[1].split()[0])
     assert len(hashes) == 1
