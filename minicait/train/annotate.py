@@ -20,12 +20,15 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from autograd.backend import to_device
+from autograd.backend import Array, to_device
 
+from ..data.device_loader import on_device
 from ..data.label_file import Description, LabelFile, image_names, open_label_file
 from ..data.label_part import LabelPart
 from ..data.loader import Dataset, Loader
-from ..data.picture import Picture, normalise
+from ..data.picture import Picture
+from ..data.pixels import Pixels
+from ..data.transforms import View, Viewing
 from ..files.atomic import check_destination
 from ..files.part import Part
 from .evaluate import NOT_FINITE, in_pieces
@@ -80,19 +83,24 @@ class Annotator(Expert):
         """Images that are computed together."""
         return max(1, BATCH // self.looks)
 
-    def transform(self, picture: Picture, _: Any) -> np.ndarray:
-        """Input of the model for an image: the whole image (1, 3, side, side), or all windows of it."""
+    @property
+    def transform(self) -> Viewing:
+        """Makes input of the model from an image: the whole image, or all windows of it below each other."""
+        return Viewing(self._look, self.info.mean, self.info.std)
+
+    def _look(self, picture: Picture, _: Any) -> View:
         share = self.edges[0][1] - self.edges[0][0]
         image = picture.decode(shrink=share * min(picture.size) / self.side)
         down, across = ([_pixels(edges, n) for edges in self.edges] for n in (image.height, image.width))
         boxes = [(left, top, right, bottom) for top, bottom in down for left, right in across]
         size = (self.side, self.side)
-        looks = np.stack([np.asarray(image.crop(box).resize(size, Image.Resampling.BICUBIC)) for box in boxes])
-        return normalise(looks, self.info.mean, self.info.std)
+        looks = [np.asarray(image.crop(box).resize(size, Image.Resampling.BICUBIC)) for box in boxes]
+        return View(np.concatenate(looks))
 
-    def __call__(self, looks: np.ndarray) -> np.ndarray:
-        """Logits (B, rows, columns, K), from what `transform` made of the images, (B, looks, 3, side, side)."""
-        flat = looks.reshape(-1, *looks.shape[2:])
+    def __call__(self, looks: Array) -> np.ndarray:
+        """Logits (B, rows, columns, K), from what `transform` made of the images, (B, 3, looks * side, side)."""
+        apart = looks.reshape(len(looks), 3, self.looks, self.side, self.side).swapaxes(1, 2)
+        flat = apart.reshape(-1, *apart.shape[2:])
         found = np.concatenate(list(in_pieces(self.model, flat, self.threads, self.micro_batch, self._logits)))
         if not np.isfinite(found).all():
             raise ValueError(NOT_FINITE)
@@ -178,11 +186,13 @@ def annotate(
         loader = Loader(
             images, size, transform=annotator.transform, threads=annotator.threads, skip_bad=skip_bad, numbered=True
         )
-        with closing(loader.epoch(0, -(-done // size))) as batches:
+        device = annotator.model.device
+        with on_device(loader, device) as there, closing(there.epoch(0, -(-done // size))) as batches:
             for batch in batches:
+                looks = batch.images.normalised() if isinstance(batch.images, Pixels) else batch.images
                 samples = batch.targets["samples"]
                 end = min((samples[-1] // size + 1) * size, len(images))
-                done += append(end - done, samples - done, strongest(annotator(batch.images), shape[-1]))
+                done += append(end - done, samples - done, strongest(annotator(looks), shape[-1]))
                 report(done)
         append(len(images) - done)
         part.finish()

@@ -8,7 +8,7 @@ from autograd import ops
 from minicait.data import Picture, Shapes
 from minicait.data.shapes import CLASSES
 from minicait.train import Recipe, Trainer, predict, value_and_grad
-from minicait.train.annotate import Annotator
+from minicait.train.annotate import Annotator, annotate
 from tests import hostcuda
 from tests.models.small_models import SMALL_MODELS
 from tests.train.helpers import some_batches
@@ -84,6 +84,21 @@ def test_an_annotator(name, windows, tmp_path):
         maps.append(annotator(annotator.transform(picture, None)[None]))
     assert maps[0].shape == (1, *annotator.cells, 10)
     np.testing.assert_allclose(*maps, atol=1e-5 * np.abs(maps[0]).max() + 1e-6)
+
+
+@pytest.mark.parametrize(("name", "windows"), [("lvvit", {}), ("deit", {"cells": 3})])
+def test_label_maps_by_workers(name, windows, tmp_path):
+    """Processes cut out bytes, as for training, and the maps are those of the CPU."""
+    minicait.save_weights(SMALL_MODELS[name](), tmp_path / "w.safetensors", CLASSES, mean=(0.5, 0.4, 0.3))
+    found = []
+    for device in ("cpu", "cuda"):
+        annotator = Annotator(str(tmp_path / "w.safetensors"), CLASSES, device=device, threads=2, **windows)
+        with hostcuda.counting() as count:
+            found.append(annotate(Shapes(6, 24), annotator, tmp_path / device))
+    assert count.kernels.count("images_of_pixels") == -(-6 // annotator.batch)
+    for here, there in zip(*([maps.read(i) for i in range(6)] for maps in found), strict=True):
+        np.testing.assert_allclose(there[0], here[0], atol=0.01)
+        np.testing.assert_array_equal(there[1], here[1])
 
 
 def test_a_step_with_token_labels_and_labels_of_crops():
