@@ -220,11 +220,11 @@ def test_a_run_of_a_model_that_does_not_tell_where_it_looks(run, new_family, cap
 def test_a_run_of_a_new_family_goes_on_to_the_bit(run, new_family, tmp_path, monkeypatch, capsys):
     real, steps = minicait.train.Trainer.step, []
 
-    def interrupted(self, images, targets):
+    def interrupted(self, *given):
         steps.append(1)
         if len(steps) == 5:
             os.kill(os.getpid(), signal.SIGTERM)
-        return real(self, images, targets)
+        return real(self, *given)
 
     with monkeypatch.context() as patch:
         patch.setattr(minicait.train.Trainer, "step", interrupted)
