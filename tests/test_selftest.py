@@ -21,6 +21,8 @@ from minicait.cli import selftest as command
 from minicait.models.cait import CaiT
 from minicait.selftest import block, machine, operations, parts, repeats, speed, training
 from minicait.selftest.report import OK, Finding, Part, anonymise, table
+from minicait.train.gradients import AS_GRAPH, NO_GRAPH
+from minicait.train.step_graph import NO_MEMORY
 from tests import stand_in_cupy
 
 ROOT = Path(__file__).parents[1]
@@ -210,7 +212,7 @@ def test_which_device(monkeypatch, capsys):
     args = argparse.Namespace(gpu=True, device="cuda:1")
     assert options.device(args) == command._device(args) == "cuda:1"
     names = [part.name for part in parts("cuda:1")]
-    assert {"training, fp16", "speed, training, fp16", "block", "equal bits", "host and GPU"} <= set(names)
+    assert {"training, fp16", "speed, training, fp16", "block", "equal bits", "host and GPU", "images"} <= set(names)
     here = [part.name for part in parts("cpu")]
     assert here.count("speed, training") == here.count("equal bits") == 1 and "block" not in here
 
@@ -263,18 +265,24 @@ def test_a_gpu_is_measured_with_as_many_images_as_fit(monkeypatch, fits, tried):
 
 
 def test_the_host_and_the_gpu_apart(monkeypatch):
-    def times(device, size, precision):
+    """As many images are taken as there is memory for, with a graph, too."""
+
+    def launched(device, size, precision, graph):
         if size > 64:
             raise RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")
-        return [(0.010, gpu), (0.012, gpu), (0.011, gpu)]
+        how = AS_GRAPH if graph and size <= 32 else f"{NO_GRAPH}: {NO_MEMORY if graph else 'it is off'}"
+        return speed.Launched([(0.010, gpu), (0.012, gpu), (0.011, gpu)], np.ones(1), how)
 
-    monkeypatch.setattr(speed, "launch_times", times)
-    monkeypatch.setattr(cuda, "free_memory", lambda error: None)
+    freed = []
+    monkeypatch.setattr(speed, "launched", launched)
+    monkeypatch.setattr(cuda, "free_memory", lambda error, device: freed.append(device))
     monkeypatch.setattr(speed, "release", lambda device: None)
     for gpu, limit in ((0.02, "the GPU"), (0.0111, "the host: the GPU waits for launches")):
-        finding = speed.host_and_gpu("cuda")
-        assert finding.result.startswith(f"batch 64: host 11.0 ms until the last launch, GPU {1e3 * gpu:.1f} ms from")
-        assert finding.result.endswith(f"; the limit is {limit}")
+        finding = speed.host_and_gpu("cuda:1")
+        assert finding.verdict == OK and finding.result.endswith(f"; the limit is {limit}")
+        assert finding.result.startswith("batch 32: without a CUDA graph: it is off: host 11.0 ms, GPU ")
+        assert f"; as a CUDA graph: host 11.0 ms, GPU {1e3 * gpu:.1f} ms; gradients 0.0e+00 apart" in finding.result
+    assert freed == ["cuda:1"] * 2
 
 
 def test_a_block_in_each_precision(monkeypatch):

@@ -43,7 +43,7 @@ def images_arrive(device: str) -> Finding:
     )
     with on_device(loader, device) as there:
         if not isinstance(there, DeviceLoader):
-            return Finding(NOT_RUN, "threads prepare the images here, because processes cannot be forked")
+            return Finding(NOT_RUN, "not as bytes here: processes cannot be forked, or kernels cannot be compiled")
         locked = all(transfer.address is not None for transfer in there.transfers)
         found = []
         for images, targets in batches(there, trainer):
