@@ -68,8 +68,8 @@ def main() -> int:
     if isinstance(ranks, MPIRanks) and ranks.size > 1:
         ideal = 2 * trainer.optimiser.parameters.array.nbytes * (ranks.size - 1) / ranks.size
         sent, whole = ranks.bytes_sent / ranks.sums, times[-1] - times[0]
-        print(f"{ranks.seconds / whole:.1%} of the time in sums of gradients, {ranks.waited / whole:.1%} waiting")
-        print(f"{sent / 1e6:.2f} MB sent by rank 0 in a step, the least possible is {ideal / 1e6:.2f}")
+        print(f"{ranks.seconds / whole:.1%} of the time on the network, {ranks.waited / whole:.1%} waiting for others")
+        print(f"{sent / 1e6:.2f} MB sent by rank 0 in a step; gradients are {ideal / 1e6:.2f}, the rest is mixing")
     print(f"SHA-256 {digest.hexdigest()}")
     return 0
 

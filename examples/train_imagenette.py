@@ -68,7 +68,7 @@ def plan_photographs(
         return Plan(chosen, data, "cait_xxs24_224", teacher=teacher)
     data = replace(data, keep_side=96)
     known = data.data == "imagenette" and data.classes is None
-    count = IMAGES if known else len(data.open(find_model(MODEL)[1].img_size[0]).train)
+    count = IMAGES if known else len(ranks.staggered(lambda: data.open(find_model(MODEL)[1].img_size[0])).train)
     rate = ranks.size * SHARE * images_per_second(MODEL, threads) * (1 if teacher is None else share_beside(teacher))
     most = max(1, min(MOST, int(rate * 60 * MINUTES / count)))
     epochs = most if overrides["epochs"] is None else overrides["epochs"]

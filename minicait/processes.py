@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -140,3 +141,20 @@ def _with_traceback(error: BaseException) -> BaseException:
         error = RuntimeError("".join(traceback.format_exception_only(error)).strip())
     error.add_note(where)
     return error
+
+
+LAUNCHERS = ("mpiexec", "mpiexec.hydra", "mpirun", "orterun", "prterun", "prte")  # of MPI
+
+
+def launcher() -> int | None:
+    """Process number of the mpiexec above this process, if it is on this host."""
+    number = os.getpid()
+    while number > 1:
+        try:
+            name, _, rest = Path(f"/proc/{number}/stat").read_text().partition("(")[2].rpartition(")")
+        except OSError:  # not Linux
+            return None
+        if name in LAUNCHERS:
+            return number
+        number = int(rest.split()[1])
+    return None

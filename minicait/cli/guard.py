@@ -16,7 +16,7 @@ from ..files.download import DownloadError
 from ..run.signals import Stopped
 from ..text import printable
 from ..train import NotFiniteError, RanksError
-from ..train.job import fail
+from ..train.job import fail, finish
 from ..train.workers import WorkerError
 from .options import flag
 
@@ -51,6 +51,7 @@ def guarded(work: Callable[[], int], name: str = "minicait") -> int:
     try:
         code = work()
         _flush()
+        finish(code)
         return code
     except Stopped as stop:
         print(printable(stop))
@@ -58,6 +59,7 @@ def guarded(work: Callable[[], int], name: str = "minicait") -> int:
         return stop.code
     except BrokenPipeError:  # such as by `| head`
         sys.stdout = None
+        fail(0)
         return 0
     except KeyboardInterrupt:
         print(f"{name}: stopped", file=sys.stderr)

@@ -18,7 +18,7 @@ from ..machine import cpu_count
 from ..models import Model
 from ..run.plan import absolute
 from ..text import printable
-from ..train.job import world
+from ..train.job import fail, world
 from ..train.recipe import PRODUCTS
 
 MAX_CLASSES_FILE = 1_000_000  # bytes
@@ -30,6 +30,9 @@ DATA = "shapes, imagenette, imagenette-320, imagenette-full, or a folder with a 
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print a wrong argument, such as a hostile file name from a shell's wildcard, without terminal escapes."""
+        if world() is not None:
+            fail(2, f"{self.prog}: ", printable(message))
+            sys.exit(2)
         super().error(printable(message))
 
 

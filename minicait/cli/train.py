@@ -20,6 +20,7 @@ from ..run.plan import Plan, absolute
 from ..run.run import CHECKPOINT_MINUTES
 from ..run.start import new_run, resume_run
 from ..text import printable
+from ..train.job import world
 from ..train.recipe import recipe, with_settings
 from . import options
 
@@ -90,6 +91,7 @@ def add_to(commands: Any) -> None:
 
 
 def _train(args: argparse.Namespace) -> int:
+    world()  # of several ranks, one speaks
     options.check_positive(args, "runs", "evaluate_every", "img_size", "patch_size")
     if not args.checkpoint_minutes >= 0:  # NaN is neither
         raise ValueError(f"--checkpoint-minutes must be at least 0, got {args.checkpoint_minutes:g}")

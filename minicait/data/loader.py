@@ -133,7 +133,8 @@ class Loader:
     def epoch(self, number: int, start: int = 0) -> Generator[Batch]:
         """Yield the batches of an epoch, from batch `start` on. Closing the generator ends its threads."""
         order, stream, edges = self.order(number), self.stream(number), self.edges(start)
-        size = max(1, min(CHUNK, self.batch_size // max(1, self.threads)))  # a small batch still occupies all threads
+        largest = max((end - begin for begin, end in edges), default=1)
+        size = max(1, min(CHUNK, largest // max(1, self.threads)))  # a small batch still occupies all threads
         chunks = [range(i, min(i + size, end)) for begin, end in edges for i in range(begin, end, size)]
 
         def prepare(positions: range) -> list[Sample | None]:
@@ -141,7 +142,7 @@ class Loader:
 
         ready: Iterator[Any] = map(prepare, chunks)
         if self.threads:
-            ready = in_order(prepare, chunks, self.threads, AHEAD * -(-self.batch_size // size))
+            ready = in_order(prepare, chunks, self.threads, AHEAD * -(-largest // size))
         for begin, end in edges:
             before = time.perf_counter()
             samples = [s for _ in range(begin, end, size) for s in next(ready) if s is not None]

@@ -93,7 +93,7 @@ def communication_line(run: Run, seconds_per_batch: float) -> str | None:
     ranks, steps = run.ranks, run.trainer.batches - run.session_batch
     if ranks.size == 1:
         return None
-    network = ranks.seconds / steps
+    network = (ranks.seconds - run.session_network) / steps
     leaves = run.trainer.gradients.leaves(run.train_loader.batch_size)
     told = f"{network / seconds_per_batch:.0%} of a step is communication"
     if ranks.size == leaves:

@@ -86,15 +86,20 @@ class Run:
         ranks.require_equal("images", images.fingerprint, f"copy {plan.data.data} from one machine to the others")
         self.images = images._replace(val=images.train) if plan.overfit else images
         self.classes = list(images.train.classes)
-        self.model, self.head_kept = (model, True) if model is not None else plan.initial_model(self.classes)
+        self.model, self.head_kept = (
+            (model, True) if model else ranks.staggered(lambda: plan.initial_model(self.classes))
+        )
         self.model.remember(len(images.train))
         machine = device, threads, micro_batch
         # a teacher sees the student's micro-batches, which are the same on any number of ranks
         pieces = micro_batch or (default_micro_batch(self.model, r.batch_size) if device == "cpu" else None)
         teacher = None
         if plan.teacher is not None:
-            teacher = Teacher(plan.teacher, self.model, self.classes, device, threads, pieces)
+            taught = plan.teacher, self.model, self.classes, device, threads, pieces
+            teacher = ranks.staggered(lambda: Teacher(*taught))
         self.label_maps = maps = plan.label_maps(images.train, self.model)
+        identity = __version__, getattr(teacher, "hash", None), maps and maps.file.hash
+        ranks.require_equal("minicait, teacher or token labels", identity, "copy them from one machine to the others")
         augment = training(r.augmentation, side, r.crop_ratio, token_labels=maps is not None)
         crop = evaluation(side, r.crop_ratio)
         self.train_loader = Loader(
@@ -104,8 +109,9 @@ class Run:
         self.val_loader = Loader(self.images.val, EVALUATION_BATCH, False, r.seed, crop, 1, threads, skip_bad)
         self.loaders = self.train_loader, self.val_loader
         self.evaluate_every = plan.epochs_per_evaluation(len(images.train), len(self.images.val))
-        taught_by = None if teacher is None else teacher.model
-        self.memory = training_memory(self.model, r, micro_batch, taught_by, maps is not None)
+        self.memory = training_memory(
+            self.model, r, micro_batch, None if teacher is None else teacher.model, maps is not None
+        )
         with memory_advice(device, self.memory, SMALLER):
             self.trainer = Trainer(self.model, r, *machine, teacher, graph=graph, ranks=ranks)
         self.trainer.gradients.rows(r.batch_size)  # raises if it cannot be shared out
@@ -116,7 +122,7 @@ class Run:
         self.rows: list[Row] = []
         self.best = -1.0
         drawn = unwrapped(self.images.val)
-        self.shapes = drawn if isinstance(drawn, Shapes) else None  # where the objects are is known only for shapes
+        self.shapes = drawn if isinstance(drawn, Shapes) else None  # only of these it is known where the objects are
         self.attention_at_start: float | None = None
         self.attention_at_end: float | None = None  # of the best weights
         self.reports: list[Path] = []
@@ -149,10 +155,11 @@ class Run:
             if not done:
                 self.ranks.lead(self._before_training)
             with tqdm(total=total, initial=done, disable=None, unit="batch") as self.bar:
-                self.session_batch, self.train_loader.waited = done, 0.0
+                self.session_batch, self.session_network, self.train_loader.waited = done, self.ranks.seconds, 0.0
                 loaders, calls = self.loaders, (self._after_batch, self._after_epoch)
                 self.trainer.fit(*loaders, *calls, self.evaluate_every)
             self.ranks.lead(lambda: after_training(self))
+            self._told_to_stop()
         return self.rows[-1]
 
     def _before_training(self) -> None:
@@ -174,22 +181,31 @@ class Run:
         if done == ESTIMATE_AFTER:
             tqdm.write(estimate(self, (time.perf_counter() - self.timed_from) / (ESTIMATE_AFTER - 1)))
             sys.stdout.flush()
-        if self._told_to_stop():
+        stopping = self._told_to_stop()
+        if stopping or self.due:
+            self._share_bad()
             self.ranks.lead(self._save_checkpoint)
+        if stopping:
             self._stop()
         self.background.raise_error()
-        if self.ranks.leads and time.perf_counter() - self.saved >= 60 * self.checkpoint_minutes:
-            self._save_checkpoint()
 
     def _told_to_stop(self) -> bool:
-        """True on all ranks if one of them has received a signal."""
-        received = self.ranks.gather(self.signals.received)
-        self.signals.received = next((number for number in received if number is not None), None)
+        """True on all ranks if one of them has received a signal. `due` is a checkpoint when rank 0 says so."""
+        due = time.perf_counter() - self.saved >= 60 * self.checkpoint_minutes
+        found = self.ranks.gather((self.signals.received, due))
+        self.signals.received = next((number for number, _ in found if number is not None), None)
+        self.due = found[0][1]
         return self.signals.received is not None
+
+    def _share_bad(self) -> None:
+        """Tell all ranks which images the others could not read."""
+        for loader in self.loaders:
+            for bad in self.ranks.gather(loader.bad):
+                loader.bad.update(bad)
 
     def _stop(self) -> NoReturn:
         assert self.signals.received is not None
-        self.background.wait()
+        self.ranks.lead(self.background.wait)
         raise Stopped(self.signals.received, resume_command(self))
 
     def _after_epoch(self, epoch: Epoch) -> None:
@@ -197,9 +213,7 @@ class Run:
         val_loss, top1, top5 = (None, None, None) if scores is None else (scores.loss, scores.top1, scores.top5)
         ema_top1, ema_top5 = (None, None) if ema is None else (ema.top1, ema.top5)
         batches = min(len(loader), self.trainer.batches - self.session_batch)  # a resumed epoch has fewer
-        for found in self.ranks.gather([loader.bad for loader in self.loaders]):
-            for own, others in zip(self.loaders, found, strict=True):
-                own.bad.update(others)
+        self._share_bad()
         bad = list(dict.fromkeys(reason for loader in self.loaders for reason in loader.bad.values()))
         reported = self.rows[-1].left_out if self.rows else 0
         row = Row(

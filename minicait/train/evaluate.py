@@ -175,7 +175,7 @@ def evaluate(
 ) -> Scores:
     """Scores of a model; `data_classes` are those of its outputs that occur as labels. `guesses` collects the rest.
 
-    Of several ranks each has every so many of the batches.
+    Of several ranks each has some of the batches.
     """
     found = []
     for images, targets in batches:
@@ -191,7 +191,7 @@ def evaluate(
                 own.add(logits, labels)
             loss = ops.cross_entropy(logits, labels, reduction="sum").item()
         found.append((counts, loss, own))
-    found = ranks.in_turn(found)
+    found = ranks.joined(found)
     if not found:
         raise ValueError("there is no image to evaluate on")
     right1, right5, count, right_of_data = (int(total) for total in np.sum([counts for counts, _, _ in found], axis=0))

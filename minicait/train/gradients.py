@@ -110,7 +110,7 @@ class Gradients:
         arrays = [images, *targets.values()]
         if stem is not None:
             arrays.append(array_module(images).zeros_like(images))
-        workers = min(self.threads, len(own))
+        workers = min(self.threads if self.model.device == "cpu" else 1, len(own))
         crew = self._crew(state, tensors, workers, objective, arrays, bool(coupled))
         if size < total:
             refuse_coupling(
@@ -228,13 +228,15 @@ class Gradients:
             raise ValueError(f"{found[0]} couples the samples of a batch, so this model trains on a single rank only")
         size = self._micro_batch(total, coupled)
         pieces = -(-total // size)
-        alone = self.model.device != "cpu" and self.ranks is ALONE  # one worker, so one leaf will do
-        leaves = even_ranges(pieces, 1 if alone else leaf_count(pieces, state.layout.size))
+        most = leaf_count(pieces, state.layout.size)
+        if self.model.device != "cpu" and (self.ranks is ALONE or self.micro_batch is None):
+            most = self.ranks.size  # a GPU is one worker, for which one leaf will do
+        leaves = even_ranges(pieces, min(pieces, most))
         if len(leaves) < self.ranks.size:
             smaller = f", or try micro_batch={total // self.ranks.size}" if total >= self.ranks.size else ""
             raise ValueError(
-                f"a batch of {total} images in micro-batches of {size} is work for at most {len(leaves)} ranks, but "
-                f"there are {self.ranks.size}: start fewer{smaller}"
+                f"a batch of {total} images in micro-batches of {size} cannot be shared by {self.ranks.size} "
+                f"ranks: start at most {len(leaves)}{smaller}"
             )
         return size, leaves
 
@@ -250,7 +252,8 @@ class Gradients:
             return batch
         if asked is not None:
             return asked
-        return batch if self.model.device != "cpu" else default_micro_batch(self.model, batch)
+        on_gpus = -(-batch // self.ranks.size)  # a piece for each; for equal bits on any number, set micro_batch
+        return on_gpus if self.model.device != "cpu" else default_micro_batch(self.model, batch)
 
     def _crew(
         self, state: State, tensors: Mapping[str, Tensor], workers: int, objective: Objective, batch: Sequence[Array],

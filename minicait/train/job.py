@@ -45,6 +45,13 @@ def fail(code: int, name: str = "", sentence: str | None = None) -> None:
         with suppress(OSError):  # nobody can be told
             print(f"{name}{where}{sentence}", file=sys.stderr, flush=True)
     if ranks is not None and alike:
-        ranks.mpi.Finalize()  # or mpi4py would abort when the first one exits with this code
+        ranks.finalise()  # or mpi4py would abort when the first one exits with this code
     elif ranks is not None:
         ranks.abort(code)
+
+
+def finish(code: int) -> None:
+    """End all ranks together after a command that went well, or had this exit code on each."""
+    if _world and _world[0].size > 1:
+        _world[0].gather(code)
+        _world[0].finalise()

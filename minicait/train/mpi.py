@@ -18,7 +18,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -32,6 +33,7 @@ from autograd import cuda
 from autograd.backend import Array, array_module, to_device
 
 from ..machine import cpu_count
+from ..processes import launcher
 from .ranks import Ranks
 from .tree import Node, additions
 
@@ -42,7 +44,6 @@ LEADING = 3600.0  # seconds for what rank 0 does alone: checkpoints, pictures, a
 FROZEN = 75  # exit code: temporary failure, resume
 TOGETHER = 2.0  # seconds in which ranks fail that fail alike
 GRACE = 3.0  # seconds for MPI to end the job
-LAUNCHERS = ("mpiexec", "mpiexec.hydra", "mpirun", "orterun", "prterun", "prte")
 NAP, LONGEST_NAP = 2e-5, 5e-4  # seconds between polls while waiting for others; transfers are polled without a break
 GPU_AWARE = "MINICAIT_GPU_AWARE_MPI"
 DEADLINE_SETTING = "MINICAIT_MPI_DEADLINE"
@@ -56,18 +57,20 @@ class MPIRanks(Ranks):
 
     def __init__(self, comm: Any, deadline: float | None = None) -> None:
         self.mpi = import_module("mpi4py.MPI")
-        self.comm, self.failing, self.rank, self.size = comm.Dup(), comm.Dup(), comm.rank, comm.size
+        self.rank, self.size = comm.rank, comm.size
         self.deadline = deadline or float(os.environ.get(DEADLINE_SETTING, DEADLINE))
         self.gpu_aware = os.environ.get(GPU_AWARE, "0") not in ("", "0")
         self.seconds = self.waited = 0.0
-        self.bytes_sent = self.sums = 0  # of gradients
+        self.bytes_sent = self.sums = 0  # on the network by this rank, and sums of gradients
+        (self.comm, first), (self.failing, second) = comm.Idup(), comm.Idup()
+        self._wait([first, second], [*range(self.size)] * 2, self.deadline, nap=LONGEST_NAP)
         self._pinned: dict[Any, np.ndarray] = {}
         self._hosts = [gethostname()] * self.size  # for messages, until the others have told
         cpus = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
         facts = self.gather((gethostname(), cpus))
         self._hosts = [host for host, _ in facts]
         here = [r for r, host in enumerate(self._hosts) if host == self._hosts[self.rank]]
-        self.local = here.index(self.rank)  # among the ranks of this host
+        self.local, self._here = here.index(self.rank), len(here)  # among the ranks of this host, and how many
         apart = sum(len(facts[r][1]) for r in here) == len(frozenset().union(*(facts[r][1] for r in here)))
         self.threads = cpu_count() if apart and cpus else max(1, cpu_count() // len(here))  # bound to CPUs, or not
 
@@ -82,15 +85,16 @@ class MPIRanks(Ranks):
     def device(self) -> str:
         """The GPU of this rank: each of a host has its own."""
         count = cuda.module().cuda.runtime.getDeviceCount()
-        if self._hosts.count(self._hosts[self.rank]) > count:
-            raise ValueError(f"{self._hosts[self.rank]} has {count} GPUs, so it can have {count} ranks; "
-                             "start fewer there, or train on the CPU: --device cpu")  # fmt: skip
+        if self._here > count:
+            there = f"{self._hosts[self.rank]} shows {count} for {self._here} ranks"
+            raise ValueError(f"each rank needs a GPU, but {there}; start fewer there, let each see all GPUs, or train "
+                             "with --device cpu")  # fmt: skip
         return f"cuda:{self.local}"
 
     # ---- values of any kind
 
-    def gather(self, value: T) -> list[T]:
-        return self._gather(value, self.deadline)
+    def gather(self, value: T, patient: bool = False) -> list[T]:
+        return self._gather(value, LEADING if patient else self.deadline)
 
     def broadcast(self, work: Callable[[], T]) -> T:
         found: tuple[Any, Exception | None] = self._attempt(work) if self.leads else (None, None)
@@ -102,7 +106,7 @@ class MPIRanks(Ranks):
     def lead(self, work: Callable[[], object]) -> None:
         if self.leads:
             work()
-        self._meet(b"", LEADING)
+        self._meet(b"", None if self.leads else LEADING)
 
     def staggered(self, work: Callable[[], T]) -> T:
         first: tuple[Any, Exception | None] = self._attempt(work) if self.local == 0 else (None, None)
@@ -129,15 +133,13 @@ class MPIRanks(Ranks):
         incoming = [np.empty(int(np.frombuffer(size, np.int64)[0]), np.uint8) for size in sizes]
         outgoing = np.frombuffer(own, np.uint8)
         others = [r for r in range(self.size) if r != self.rank]
-        self._exchange([(r, outgoing) for r in others], [(r, incoming[r]) for r in others])
+        self._exchange([(r, outgoing) for r in others], [(r, incoming[r]) for r in others], deadline)
         return [value if r == self.rank else pickle.loads(incoming[r].tobytes()) for r in range(self.size)]
 
     # ---- gradients and images
 
     def sum(self, arrays: Sequence[Array], covers: Sequence[Sequence[Node]], out: Array) -> None:
-        started = time.perf_counter()
         self._meet()
-        met = time.perf_counter()
         if isinstance(out, np.ndarray):
             self._sum(arrays, covers, out)
         elif self.gpu_aware:
@@ -147,7 +149,6 @@ class MPIRanks(Ranks):
             on_host = [self._host_copy(number, array) for number, array in enumerate(arrays)]
             self._sum(on_host, covers, on_host[0])
             out.set(on_host[0])
-        self.waited, self.seconds = self.waited + met - started, self.seconds + time.perf_counter() - met
         self.sums += 1
 
     def _sum(self, arrays: Sequence[Array], covers: Sequence[Sequence[Node]], out: Array) -> None:
@@ -167,7 +168,6 @@ class MPIRanks(Ranks):
         if not isinstance(out, np.ndarray):
             cuda.module().cuda.get_current_stream().synchronize()
         self._exchange([(r, out[own]) for r in others], [(r, out[slices[r]]) for r in others])
-        self.bytes_sent += sum(array.nbytes for _, array in outgoing) + len(others) * out[own].nbytes
 
     def _host_copy(self, number: int, array: Array) -> np.ndarray:
         """A copy in page-locked memory, which is kept for the next one."""
@@ -217,16 +217,26 @@ class MPIRanks(Ranks):
 
         waiting  for others who are still at work: leave them the CPU
         """
-        deadline = deadline or self.deadline
+        started = time.perf_counter()
         peers = [r for r, _ in [*incoming, *outgoing]]
         requests = [self.comm.Irecv(array, r) for r, array in incoming]
         requests += [self.comm.Isend(array, r) for r, array in outgoing]
-        end, nap = time.monotonic() + deadline, NAP
+        self._wait(requests, peers, deadline or self.deadline, NAP if waiting else 0.0)
+        seconds = time.perf_counter() - started
+        if waiting:
+            self.waited += seconds
+        else:
+            self.seconds += seconds
+            self.bytes_sent += sum(array.nbytes for _, array in outgoing)
+
+    def _wait(self, requests: Sequence[Any], peers: Sequence[int], deadline: float, nap: float) -> None:
+        """Poll until all requests are done. `nap` grows while the others are at work; without, every poll counts."""
+        end = time.monotonic() + deadline
         while not self.mpi.Request.Testall(requests):
             if time.monotonic() > end:
                 missing = [r for r, request in zip(peers, requests, strict=True) if not request.Test()]
                 self._give_up(sorted(set(missing)), deadline)
-            if waiting:
+            if nap:
                 time.sleep(nap)
                 nap = min(2 * nap, LONGEST_NAP)
 
@@ -235,8 +245,8 @@ class MPIRanks(Ranks):
         print(f"minicait: {self.name(self.rank)} has had no answer from {names} for {seconds:.0f} seconds: "
               "it is frozen, or the network is cut. The last checkpoint is intact: resume the run, on any number "
               f"of ranks ({DEADLINE_SETTING}=SECONDS waits longer)", file=sys.stderr, flush=True)  # fmt: skip
-        if (launcher := _launcher()) is not None:  # it, too, would wait for ever for a host that is cut off
-            subprocess.Popen(["sh", "-c", f"sleep {GRACE}; kill -INT {launcher}"], start_new_session=True,
+        if (mpiexec := launcher()) is not None:  # it, too, would wait for ever for a host that is cut off
+            subprocess.Popen(["sh", "-c", f"sleep {GRACE}; kill -INT {mpiexec}"], start_new_session=True,
                              stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)  # fmt: skip
         os._exit(FROZEN)  # which has mpiexec end the others; MPI's own Abort waits for ever where a network is cut
 
@@ -250,25 +260,23 @@ class MPIRanks(Ranks):
             time.sleep(LONGEST_NAP)
         return bool(done)
 
+    def finalise(self) -> None:
+        """End MPI on all ranks, which are here. It would wait for ever for one that is frozen at this moment."""
+        with self._ending():
+            self.mpi.Finalize()
+
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
+        """End this process if what is inside takes long: MPI waits without letting Python's threads run."""
+        with Path(os.devnull).open("w") as nowhere:
+            faulthandler.dump_traceback_later(GRACE, exit=True, file=nowhere)
+            yield
+            faulthandler.cancel_dump_traceback_later()
+
     def abort(self, code: int) -> None:
         """End all ranks. Where MPI cannot, because a network is cut, end this one: the others have their deadlines."""
-        with Path(os.devnull).open("w") as nowhere:
-            faulthandler.dump_traceback_later(GRACE, exit=True, file=nowhere)  # MPI does not let Python's threads run
+        with self._ending():
             self.comm.Abort(code)
-
-
-def _launcher() -> int | None:
-    """Process number of the mpiexec above this process, if it is on this host."""
-    number = os.getpid()
-    while number > 1:
-        try:
-            name, _, rest = Path(f"/proc/{number}/stat").read_text().partition("(")[2].rpartition(")")
-        except OSError:  # not Linux
-            return None
-        if name in LAUNCHERS:
-            return number
-        number = int(rest.split()[1])
-    return None
 
 
 def _overlap(a: range, b: range) -> range:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from .trainer import Trainer
 
 
+OVERFLOWS = "the sum of the gradients overflows; try a lower learning rate"
+
+
 class NotFiniteError(ArithmeticError):
     """The loss or a gradient is NaN or infinite; the message names the first offender."""
 
@@ -25,7 +28,9 @@ class NotFiniteError(ArithmeticError):
 def stopped(trainer: Trainer, images: Any, targets: dict[str, Any]) -> NotFiniteError:
     """The error for a batch that no loss scale can help; the trainer goes back to before its update."""
     buffers = copies(trainer.buffers)
-    error = NotFiniteError(f"training stopped at batch {trainer.batches + 1}: {_offender(trainer, images, targets)}")
+    found = trainer.ranks.gather(_offender(trainer, images, targets), patient=True)  # each has looked at its images
+    reason = next((reason for reason in found if reason != OVERFLOWS), OVERFLOWS)
+    error = NotFiniteError(f"training stopped at batch {trainer.batches + 1}: {reason}")
     restore(buffers)  # the search ran forward once more
     begun = trainer.batches % trainer.recipe.accumulate
     trainer.batches, trainer.accumulated = trainer.batches - begun, None
@@ -47,7 +52,7 @@ def _offender(trainer: Trainer, images: Any, targets: dict[str, Any]) -> str:
             alone(trainer.objective, images, targets)
     except ag.AnomalyError as error:
         return str(error).split(".")[0] + "; try a lower learning rate"
-    return "the sum of the gradients overflows; try a lower learning rate"
+    return OVERFLOWS
 
 
 def first_not_finite(trainer: Trainer) -> str | None:

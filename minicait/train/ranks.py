@@ -27,15 +27,18 @@ class Ranks:
     """A single rank: nobody to talk to. What `MPIRanks` does for several is trivial here."""
 
     rank, size = 0, 1
-    seconds = waited = 0.0  # spent in sums of gradients, and in waiting for the slowest rank before them
+    seconds = waited = 0.0  # spent on the network, and in waiting for the slowest rank before that
 
     @property
     def leads(self) -> bool:
         """True for the rank that prints and writes."""
         return self.rank == 0
 
-    def gather(self, value: T) -> list[T]:
-        """The values of all ranks, by rank, on every rank."""
+    def gather(self, value: T, patient: bool = False) -> list[T]:
+        """The values of all ranks, by rank, on every rank.
+
+        patient  give the others an hour to arrive
+        """
         return [value]
 
     def broadcast(self, work: Callable[[], T]) -> T:
@@ -61,11 +64,9 @@ class Ranks:
         """This rank's rows of the whole batch in reverse order. Rank r has the rows in shares[r]."""
         return rows[::-1]
 
-    def in_turn(self, values: Sequence[T]) -> list[T]:
-        """Values of work that was dealt out: item i to rank i % size."""
-        every = self.gather(list(values))
-        longest = max(map(len, every))
-        return [own[i] for i in range(longest) for own in every if i < len(own)]
+    def joined(self, values: Sequence[T]) -> list[T]:
+        """The values of all ranks in one list, those of rank 0 first."""
+        return [value for own in self.gather(list(values), patient=True) for value in own]
 
     def require_equal(self, what: str, value: Any, advice: str) -> None:
         """Raise RanksError, with the advice, if a rank has another value than rank 0."""

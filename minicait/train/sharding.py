@@ -1,4 +1,4 @@
-"""What each rank loads: its rows of every training batch, and whole validation batches in turn."""
+"""What each rank loads: its rows of every training batch, and some of the validation batches."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import partial
 from ..data.device_loader import AnyLoader, on_device
 from ..data.loader import Edge, Loader
 from .ranks import ALONE, Ranks
+from .tree import even_ranges
 
 
 @contextmanager
@@ -26,7 +27,7 @@ def sharded(
     if not (isinstance(train_loader, Loader) and isinstance(val_loader, Loader)):
         raise TypeError("fit: several ranks need loaders of the type minicait.data.Loader, which they can share out")
     train_loader.part = partial(_rows, shares[ranks.rank])
-    val_loader.part = partial(_in_turn, ranks.rank, ranks.size)
+    val_loader.part = partial(_contiguous, ranks.rank, ranks.size)
     try:
         yield train_loader, val_loader
     finally:
@@ -37,5 +38,6 @@ def _rows(own: range, edges: list[Edge]) -> list[Edge]:
     return [(begin + own.start, begin + own.stop) for begin, _ in edges]
 
 
-def _in_turn(rank: int, size: int, edges: list[Edge]) -> list[Edge]:
-    return edges[rank::size]
+def _contiguous(rank: int, size: int, edges: list[Edge]) -> list[Edge]:
+    own = even_ranges(len(edges), size)[rank]
+    return edges[own.start : own.stop]

@@ -7,6 +7,7 @@ import time
 
 from minicait.cli import main
 from minicait.train import Trainer
+from minicait.train.mpi import MPIRanks
 
 
 def fail(kind: str) -> None:
@@ -35,6 +36,10 @@ def faulty(self, *batch):
         fail(kind)
         if kind == "overflow":
             return real(self, batch[0] * 1e30, *batch[1:])
+        if kind == "not_finite":
+            return real(self, batch[0] * float("nan"), *batch[1:])
+        if kind == "freeze_at_the_end":
+            MPIRanks.finalise = lambda ranks: fail("freeze")
     return real(self, *batch)
 
 

@@ -64,4 +64,4 @@ def bits(folder: Path, columns: int = 10) -> str:
 
 def sentences(text: str) -> list[str]:
     """What minicait said, without the noise of mpiexec."""
-    return re.findall(r"^minicait: (.*)$", text, re.MULTILINE)
+    return re.findall(r"^minicait(?: train)?: (.*)$", text, re.MULTILINE)

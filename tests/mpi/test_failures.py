@@ -41,12 +41,26 @@ def test_rank_0_fails(tmp_path):
     assert ended.code in ENDED_BY_FORCE and len(sentences(ended.text)) == 1 and "rank 0 on " in ended.text
 
 
+def test_images_of_one_rank_that_are_not_finite(tmp_path):
+    ended = train(2, tmp_path, script=(FAULTY, "not_finite", 1, 2))
+    assert ended.code == 2
+    (sentence,) = sentences(ended.text)
+    assert "an image is not finite" in sentence
+
+
+def test_a_rank_that_freezes_when_all_is_done(tmp_path):
+    ended = train(2, tmp_path, script=(FAULTY, "freeze_at_the_end", 1, 1), MINICAIT_MPI_DEADLINE="4")
+    assert ended.seconds < ENDS_IN + 15  # a whole run
+
+
 def test_bad_input_is_one_sentence(tmp_path):
     for options, said in (
         (["--data", "nowhere"], "nowhere"),
+        (["--runs", 0], "--runs must be at least 1, got 0"),
+        (["--precision", "fp99"], "argument --precision: invalid choice"),
         (["--set", "lr=fast"], "lr"),
         (["--batch-size", 8, "--micro-batch", 4],
-         "in micro-batches of 4 is work for at most 2 ranks, but there are 3: start fewer, or try --micro-batch 2"),
+         "in micro-batches of 4 cannot be shared by 3 ranks: start at most 2, or try --micro-batch 2"),
         (["--preset", "lvvit_mini", "--set", "mixup=0", "--set", "cutmix=0"],
          "BatchNorm (patch_embed.bn1) couples the samples of a batch, so this model trains on a single rank only"),
     ):  # fmt: skip

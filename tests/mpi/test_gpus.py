@@ -40,8 +40,21 @@ def test_a_rank_fails(tmp_path):
     assert ended.code in {9, 137} and ended.seconds < 60
 
 
+def test_stopped_and_resumed(tmp_path):
+    """Rank 0 writes its checkpoint on a thread, and the others wait for it. The default is a piece for each GPU."""
+    whole = [word for word in SMALL if word not in ("--micro-batch", 4)]
+    for name in ("whole", "stopped"):
+        fault = ("terminate", 1, 2) if name == "stopped" else ()
+        ended = mpiexec(2, SCRIPT, *fault, "train", *whole, "--out", tmp_path / name, timeout=300, SLOW_WRITES="4")
+        assert ended.code == (143 if fault else 0), ended.text
+    (run,) = (tmp_path / "stopped").iterdir()
+    resumed = mpiexec(2, SCRIPT, "train", "--resume", run, timeout=300)
+    assert resumed.code == 0, resumed.text
+    assert bits(tmp_path / "stopped", columns=0) == bits(tmp_path / "whole", columns=0)
+
+
 def test_as_many_ranks_as_gpus(tmp_path):
     ended = train(3, tmp_path)
     assert ended.code == 2, ended
     (sentence,) = sentences(ended.text)
-    assert "has 2 GPUs, so it can have 2 ranks" in sentence
+    assert " shows 2 for 3 ranks; start fewer there" in sentence

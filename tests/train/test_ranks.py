@@ -5,6 +5,7 @@ import pytest
 
 from minicait import create_model
 from minicait.data import Loader
+from minicait.data.picture import BadImageError
 from minicait.train import Ranks, RanksError, Recipe, Trainer, recipe
 from minicait.train.gradients import Gradients
 from minicait.train.job import world
@@ -20,7 +21,7 @@ class Several(Ranks):
     def __init__(self, size, rank=0, values=None):
         self.size, self.rank, self.values = size, rank, values
 
-    def gather(self, value):
+    def gather(self, value, patient=False):
         return [value] * self.size if self.values is None else self.values
 
 
@@ -46,7 +47,7 @@ def test_a_process_that_mpiexec_did_not_start_is_alone(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     assert world() is None
     assert ALONE.leads and ALONE.gather(3) == [3] and ALONE.broadcast(lambda: 4) == ALONE.staggered(lambda: 4) == 4
-    assert ALONE.in_turn([1, 2, 3]) == [1, 2, 3] and ALONE.describe() is None
+    assert ALONE.joined([1, 2, 3]) == [1, 2, 3] and ALONE.describe() is None
 
 
 @pytest.mark.parametrize("micro_batch", [1, 3, 5, 8, None])
@@ -57,7 +58,7 @@ def test_rows_of_all_ranks_are_the_batch(micro_batch):
         rows = Gradients(net, 1, micro_batch, ranks=Several(size)).rows(BATCH)
         assert [row for own in rows for row in own] == list(range(BATCH))
         assert all(len(own) for own in rows)
-    with pytest.raises(ValueError, match=f"work for at most {leaves} ranks, but there are {leaves + 1}: start fewer"):
+    with pytest.raises(ValueError, match=f"cannot be shared by {leaves + 1} ranks: start at most {leaves}"):
         Gradients(net, 1, micro_batch, ranks=Several(leaves + 1)).rows(BATCH)
 
 
@@ -72,9 +73,25 @@ def test_each_rank_loads_its_rows_and_its_validation_batches():
         assert len(list(val.epoch(0))) == 7  # all of them again
     for batch, parts in zip(whole, zip(*seen, strict=True), strict=True):
         assert np.array_equal(batch, np.concatenate(parts))
-    assert [len(batches) for batches in evaluated] == [4, 3]
-    in_order = Several(2, values=evaluated).in_turn([])
+    assert [len(batches) for batches in evaluated] == [3, 4]
+    in_order = Several(2, values=evaluated).joined([])
     assert np.concatenate(in_order).tolist() == [i % 2 for i in range(50)]
+
+
+def test_a_validation_batch_that_cannot_be_read_changes_no_order():
+    class Damaged(Images):
+        def __getitem__(self, index):
+            if 8 <= index < 16:
+                raise BadImageError(f"{index} is damaged")
+            return np.full((16, 16, 3), index, np.uint8), index
+
+    evaluated = []
+    for rank in range(2):
+        train, val = Loader(Images(10), 10, True, threads=0), Loader(Damaged(50), 8, threads=0, skip_bad=True)
+        with sharded(Several(2, rank), [range(5), range(5, 10)], train, val, "cpu") as (_, own_val):
+            evaluated.append([batch.labels for batch in own_val.epoch(0)])
+    in_order = np.concatenate(Several(2, values=evaluated).joined([]))
+    assert in_order.tolist() == [*range(8), *range(16, 50)]
 
 
 def test_what_is_refused_on_several_ranks():
