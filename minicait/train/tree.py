@@ -1,11 +1,10 @@
 r"""One order of additions, whoever makes them: gradients are summed along a binary tree over leaf numbers.
 
-A batch is cut into micro-batches ("pieces"), and contiguous groups of pieces are the leaves of the tree, at most 16, or
-64 in a batch of very many pieces. How many there are follows from model and batch alone. Inside a leaf, gradients
-accumulate in place, piece by piece. A worker (thread, process or rank) owns a contiguous range of leaves, and adds up
-what it can: the nodes of the tree that lie within its range. Then the nodes of all workers are added, in the same tree.
-So the sum has the same bits for any number of workers. (A GPU is one worker, and its batch one leaf, unless there are
-ranks.)
+A batch is cut into micro-batches ("pieces"), and contiguous groups of pieces are the leaves of the tree, at most 16.
+How many there are follows from model and batch alone. Inside a leaf, gradients accumulate in place, piece by piece. A
+worker (thread, process or rank) owns a contiguous range of leaves, and adds up what it can: the nodes of the tree that
+lie within its range. Then the nodes of all workers are added, in the same tree. So the sum has the same bits for any
+number of workers. (A GPU is one worker, and its batch one leaf, unless there are ranks.)
 
     leaves   0   1   2   3   4          worker A: 0 1    ->  node (0 1)
               \ /     \ /    |          worker B: 2 3 4  ->  nodes (2 3), 4
@@ -21,8 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-MAX_LEAVES, LEAVES_OF_MANY = 16, 64
-MANY = 8  # pieces in a leaf: a batch of so many is work for many ranks, and two more partial sums are nothing beside it
+MAX_LEAVES = 16
 LARGE = 1 << 24  # parameters; above, partial sums are large and there are half as many leaves
 
 
@@ -40,8 +38,7 @@ class Node(NamedTuple):
 
 def leaf_count(pieces: int, parameters: int) -> int:
     """How many leaves a batch has: the most workers or ranks that can share it."""
-    most = MAX_LEAVES if parameters < LARGE else MAX_LEAVES // 2
-    return min(pieces, most if pieces < MANY * most else LEAVES_OF_MANY)
+    return min(pieces, MAX_LEAVES if parameters < LARGE else MAX_LEAVES // 2)
 
 
 def even_ranges(count: int, among: int) -> list[range]:
