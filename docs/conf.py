@@ -35,7 +35,7 @@ nb_merge_streams = True  # what a cell prints is one block
 nitpicky = True  # a name that leads nowhere is an error
 nitpick_ignore_regex = [
     ("py:class", r"(numpy|np|collections|contextlib|pathlib|PIL)\b.*"),  # others' types, in signatures
-    ("py:class", r".*\.(changed|Dataset|Batch|Sample|Images|Info|Shown|Svg|TensorFile|inside\.Branch)"),  # ours
+    ("py:class", r".*\.(changed|Dataset|Batch|Sample|Images|Info|Shown|Svg|T|TensorFile|inside\.Branch)"),  # ours
 ]
 
 autodoc_member_order = "bysource"
