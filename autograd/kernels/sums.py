@@ -137,7 +137,8 @@ def column_sums(x: Array) -> Array:
 def row_dots(x: Array, y: Array) -> Array:
     """The dot products of the rows of x and y: (..., n) to (..., 1)."""
     if _blas_sums(x) and x.shape[-1] <= BLAS_LIMIT:
-        return np.vecdot(x, y)[..., None]
+        with np.errstate(invalid="ignore"):  # as in `_blas_product`
+            return np.vecdot(x, y)[..., None]
     return total(x * y, -1, keepdims=True)
 
 

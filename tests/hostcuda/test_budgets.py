@@ -26,7 +26,7 @@ class Budget(NamedTuple):
     launches: int
     gemms: int
     on_device: int  # copies
-    host: float  # in additions, about 1.5 times what was measured
+    host: float  # in additions, about twice what was measured: other tests run beside
     small: dict[str, int]  # reductions on a few blocks: the loss, the class token, biases of talking heads
 
 
@@ -34,16 +34,16 @@ CAIT = {"cupy_mean": 1, "cupy_sum": 25, "layer_norm_grad": 3, "sum_rows": 8}  # 
 
 
 @pytest.mark.parametrize("model, drop_path, budget", [
-    ("cait_xxs24_224", 0.0, Budget(1121, 507, 1, 20_000, CAIT)),
-    ("cait_xxs24_224", 0.05, Budget(1265, 507, 1, 25_000, CAIT)),
-    ("cait_s24_224", 0.05, Budget(1265, 507, 1, 25_000, CAIT)),
-    ("deit_tiny_patch16_224", 0.0, Budget(470, 221, 1, 9_000, {"cupy_mean": 1, "cupy_sum": 1, "layer_norm_grad": 1})),
+    ("cait_xxs24_224", 0.0, Budget(1121, 507, 1, 28_000, CAIT)),
+    ("cait_xxs24_224", 0.05, Budget(1265, 507, 1, 32_000, CAIT)),
+    ("cait_s24_224", 0.05, Budget(1265, 507, 1, 32_000, CAIT)),
+    ("deit_tiny_patch16_224", 0.0, Budget(470, 221, 1, 12_000, {"cupy_mean": 1, "cupy_sum": 1, "layer_norm_grad": 1})),
     ("deit3_small_patch16_224", 0.05,
-     Budget(542, 221, 0, 10_500, {"cupy_mean": 1, "cupy_sum": 1, "layer_norm_grad": 1})),
-    ("resmlp_12_224", 0.0, Budget(394, 113, 0, 7_000, {"cupy_mean": 1, "sum_rows": 12})),
+     Budget(542, 221, 0, 13_500, {"cupy_mean": 1, "cupy_sum": 1, "layer_norm_grad": 1})),
+    ("resmlp_12_224", 0.0, Budget(394, 113, 0, 9_500, {"cupy_mean": 1, "sum_rows": 12})),
     ("patchconvnet_s20_224", 0.0,
-     Budget(999, 303, 1, 16_500, {"cupy_mean": 1, "cupy_sum": 2, "layer_norm_grad": 2, "sum_rows": 44})),
-    ("lvvit_t_224", 0.0, Budget(778, 442, 3, 12_000, {"cupy_mean": 2, "cupy_sum": 1})),
+     Budget(999, 303, 1, 22_000, {"cupy_mean": 1, "cupy_sum": 2, "layer_norm_grad": 2, "sum_rows": 44})),
+    ("lvvit_t_224", 0.0, Budget(778, 442, 3, 16_000, {"cupy_mean": 2, "cupy_sum": 1})),
 ])  # fmt: skip
 def test_a_step_with_128_images_in_float16(model, drop_path, budget):
     step, host = measured(model, "--drop-path", str(drop_path))
@@ -71,9 +71,9 @@ def test_which_kernels_of_cupy_are_reductions():
 
 
 @pytest.mark.parametrize("model, drop_path, others, most", [
-    ("cait_xxs24_224", 0.05, 7, 1_800), ("cait_s24_224", 0.1, 7, 1_800), ("deit3_small_patch16_224", 0.05, 7, 900),
-    ("resmlp_12_224", 0.05, 7, 900), ("patchconvnet_s20_224", 0.0, 7, 900),
-    ("lvvit_t_224", 0.0, 22, 900),  # and copies of its running averages, in case that the step is skipped
+    ("cait_xxs24_224", 0.05, 7, 2_600), ("cait_s24_224", 0.1, 7, 2_600), ("deit3_small_patch16_224", 0.05, 7, 1_400),
+    ("resmlp_12_224", 0.05, 7, 1_400), ("patchconvnet_s20_224", 0.0, 7, 1_400),
+    ("lvvit_t_224", 0.0, 22, 1_400),  # and copies of its running averages, in case that the step is skipped
 ])  # fmt: skip
 def test_a_step_as_a_graph(model, drop_path, others, most):
     step, host = measured(model, "--drop-path", str(drop_path), "--graph")
