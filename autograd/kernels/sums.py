@@ -161,12 +161,10 @@ def _blas_sums(x: Array) -> bool:
 def _blas_product(a: Array, b: Array) -> Array:
     """The product of a vector and a matrix, or of matrices.
 
-    Now and then, OpenBLAS raises the flag of an invalid value for rows that are finite and short. `dot` does not look.
+    Now and then, OpenBLAS raises the flag of an invalid value for rows that are finite and short.
     """
-    if a.ndim < 3 and b.ndim < 3 and isinstance(a, np.ndarray):
-        return a.dot(b)
     with np.errstate(invalid="ignore"):
-        return a @ b
+        return a.dot(b) if a.ndim < 3 and b.ndim < 3 and isinstance(a, np.ndarray) else a @ b
 
 
 @lru_cache(64)
