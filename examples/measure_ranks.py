@@ -36,7 +36,9 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=200, help="(default: %(default)s)")
     parser.add_argument("--threads", type=int, help="of each rank (default: its share of the CPUs)")
     args = parser.parse_args()
-    options.check_positive(args, "batch_size", "steps", "threads")
+    options.check_positive(args, "batch_size", "threads")
+    if args.batch_size > IMAGES or args.steps <= SKIPPED:
+        raise ValueError(f"--batch-size must be at most {IMAGES}, and --steps more than {SKIPPED}")
     ranks: Ranks = world() or ALONE
     threads = args.threads or (ranks.threads if isinstance(ranks, MPIRanks) else None)
     model = create_model(args.model, 10, drop_path_rate=0.1)
@@ -69,7 +71,9 @@ def main() -> int:
         ideal = 2 * trainer.optimiser.parameters.array.nbytes * (ranks.size - 1) / ranks.size
         sent, whole = ranks.bytes_sent / ranks.sums, times[-1] - times[0]
         print(f"{ranks.seconds / whole:.1%} of the time on the network, {ranks.waited / whole:.1%} waiting for others")
-        print(f"{sent / 1e6:.2f} MB sent by rank 0 in a step; gradients are {ideal / 1e6:.2f}, the rest is mixing")
+        print(
+            f"{sent / 1e6:.2f} MB sent by rank 0 in a step; gradients are {ideal / 1e6:.2f}, the rest is mostly mixing"
+        )
     print(f"SHA-256 {digest.hexdigest()}")
     return 0
 

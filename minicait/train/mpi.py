@@ -58,14 +58,15 @@ class MPIRanks(Ranks):
     def __init__(self, comm: Any, deadline: float | None = None) -> None:
         self.mpi = import_module("mpi4py.MPI")
         self.rank, self.size = comm.rank, comm.size
-        self.deadline = deadline or float(os.environ.get(DEADLINE_SETTING, DEADLINE))
+        self.others = [r for r in range(self.size) if r != self.rank]
+        self.deadline = deadline or _deadline_setting()
         self.gpu_aware = os.environ.get(GPU_AWARE, "0") not in ("", "0")
         self.seconds = self.waited = 0.0
         self.bytes_sent = self.sums = 0  # on the network by this rank, and sums of gradients
-        (self.comm, first), (self.failing, second) = comm.Idup(), comm.Idup()
-        self._wait([first, second], [*range(self.size)] * 2, self.deadline, nap=LONGEST_NAP)
         self._pinned: dict[Any, np.ndarray] = {}
-        self._hosts = [gethostname()] * self.size  # for messages, until the others have told
+        self._hosts = ["a host not known yet"] * self.size
+        (self.comm, first), (self.failing, second) = comm.Idup(), comm.Idup()
+        self._wait([first, second], [self.others] * 2, self.deadline, nap=LONGEST_NAP)
         cpus = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
         facts = self.gather((gethostname(), cpus))
         self._hosts = [host for host, _ in facts]
@@ -132,8 +133,7 @@ class MPIRanks(Ranks):
         sizes = self._meet(np.array([len(own)], np.int64).tobytes(), deadline)
         incoming = [np.empty(int(np.frombuffer(size, np.int64)[0]), np.uint8) for size in sizes]
         outgoing = np.frombuffer(own, np.uint8)
-        others = [r for r in range(self.size) if r != self.rank]
-        self._exchange([(r, outgoing) for r in others], [(r, incoming[r]) for r in others], deadline)
+        self._exchange([(r, outgoing) for r in self.others], [(r, incoming[r]) for r in self.others], deadline)
         return [value if r == self.rank else pickle.loads(incoming[r].tobytes()) for r in range(self.size)]
 
     # ---- gradients and images
@@ -154,7 +154,7 @@ class MPIRanks(Ranks):
     def _sum(self, arrays: Sequence[Array], covers: Sequence[Sequence[Node]], out: Array) -> None:
         edges = [len(out) * r // self.size for r in range(self.size + 1)]
         slices = [slice(*pair) for pair in pairwise(edges)]
-        own, others = slices[self.rank], [r for r in range(self.size) if r != self.rank]
+        own, others = slices[self.rank], self.others
         parts = {(self.rank, k): array[own] for k, array in enumerate(arrays)}
         for r in others:
             parts |= {(r, k): array_module(out).empty_like(out[own]) for k in range(len(covers[r]))}
@@ -204,9 +204,8 @@ class MPIRanks(Ranks):
         """Wait until all ranks are here; return their tokens, all of one length, by rank."""
         tokens = [np.frombuffer(token, np.uint8) if r == self.rank else np.empty(len(token), np.uint8)
                   for r in range(self.size)]  # fmt: skip
-        others = [r for r in range(self.size) if r != self.rank]
-        own = tokens[self.rank]
-        self._exchange([(r, own) for r in others], [(r, tokens[r]) for r in others], deadline, waiting=True)
+        outgoing, incoming = [(r, tokens[self.rank]) for r in self.others], [(r, tokens[r]) for r in self.others]
+        self._exchange(outgoing, incoming, deadline, waiting=True)
         return [array.tobytes() for array in tokens]
 
     def _exchange(
@@ -218,7 +217,7 @@ class MPIRanks(Ranks):
         waiting  for others who are still at work: leave them the CPU
         """
         started = time.perf_counter()
-        peers = [r for r, _ in [*incoming, *outgoing]]
+        peers = [[r] for r, _ in [*incoming, *outgoing]]
         requests = [self.comm.Irecv(array, r) for r, array in incoming]
         requests += [self.comm.Isend(array, r) for r, array in outgoing]
         self._wait(requests, peers, deadline or self.deadline, NAP if waiting else 0.0)
@@ -229,13 +228,16 @@ class MPIRanks(Ranks):
             self.seconds += seconds
             self.bytes_sent += sum(array.nbytes for _, array in outgoing)
 
-    def _wait(self, requests: Sequence[Any], peers: Sequence[int], deadline: float, nap: float) -> None:
-        """Poll until all requests are done. `nap` grows while the others are at work; without, every poll counts."""
+    def _wait(self, requests: Sequence[Any], peers: Sequence[Sequence[int]], deadline: float, nap: float) -> None:
+        """Poll until all requests are done. `nap` grows while the others are at work; without, every poll counts.
+
+        peers  the ranks on which each request depends
+        """
         end = time.monotonic() + deadline
         while not self.mpi.Request.Testall(requests):
             if time.monotonic() > end:
-                missing = [r for r, request in zip(peers, requests, strict=True) if not request.Test()]
-                self._give_up(sorted(set(missing)), deadline)
+                missing = {r for own, request in zip(peers, requests, strict=True) if not request.Test() for r in own}
+                self._give_up(sorted(missing), deadline)
             if nap:
                 time.sleep(nap)
                 nap = min(2 * nap, LONGEST_NAP)
@@ -253,8 +255,8 @@ class MPIRanks(Ranks):
     def all_have_failed(self) -> bool:
         """True if all ranks call this within some seconds."""
         nothing = bytearray(0)
-        requests = [self.failing.Irecv(nothing, r) for r in range(self.size) if r != self.rank]
-        requests += [self.failing.Isend(nothing, r) for r in range(self.size) if r != self.rank]
+        requests = [self.failing.Irecv(nothing, r) for r in self.others]
+        requests += [self.failing.Isend(nothing, r) for r in self.others]
         end = time.monotonic() + TOGETHER
         while not (done := self.mpi.Request.Testall(requests)) and time.monotonic() < end:
             time.sleep(LONGEST_NAP)
@@ -277,6 +279,17 @@ class MPIRanks(Ranks):
         """End all ranks. Where MPI cannot, because a network is cut, end this one: the others have their deadlines."""
         with self._ending():
             self.comm.Abort(code)
+
+
+def _deadline_setting() -> float:
+    text = os.environ.get(DEADLINE_SETTING, str(DEADLINE))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0
+    if not seconds > 0:
+        raise ValueError(f"{DEADLINE_SETTING} must be a number of seconds above 0, got {text!r}")
+    return seconds
 
 
 def _overlap(a: range, b: range) -> range:

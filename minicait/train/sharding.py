@@ -1,4 +1,4 @@
-"""What each rank loads: its rows of every training batch, and some of the validation batches."""
+"""Sharding: each rank loads its rows of every training batch, and some of the validation batches."""
 
 from __future__ import annotations
 

@@ -71,6 +71,12 @@ def test_bad_input_is_one_sentence(tmp_path):
         assert "Traceback" not in ended.text
 
 
+def test_a_deadline_that_is_no_time(tmp_path):
+    ended = train(2, tmp_path, MINICAIT_MPI_DEADLINE="soon")
+    assert ended.code != 0 and "Traceback" not in ended.text
+    assert "MINICAIT_MPI_DEADLINE must be a number of seconds above 0, got 'soon'" in ended.text
+
+
 def test_no_ranks_that_nobody_asked_for(tmp_path):
     """Where MPI starts processes without mpi4py, there would be as many runs as ranks."""
     name = "PMIX_RANK" if is_open_mpi() else "PMI_RANK"
