@@ -15,6 +15,10 @@ up)
         ip -n "minicait$i" addr add "10.77.0.$((i + 1))/24" dev "cable$i"
         ip -n "minicait$i" link set "cable$i" up
         ip -n "minicait$i" link set lo up
+    done
+    for _ in $(seq 100); do  # MPI looks once which networks there are
+        ip -n minicait0 link show cable0 | grep -q 'state UP' && ip -n minicait1 link show cable1 | grep -q 'state UP' && break
+        sleep 0.1
     done ;;
 down) for i in 0 1; do ip netns pids "minicait$i" | xargs -r kill -9; ip netns delete "minicait$i"; done ;;
 cut) ip -n minicait1 link set cable1 down ;;
