@@ -3,7 +3,7 @@
     python examples/train_cait.py               # a minute or two on two cores, to an accuracy of about 95 %
     python examples/train_cait.py --epochs 1    # just to see it run
 
-`minicait.train.Trainer` adds what a long run needs; docs/chapters/08_training.md compares the two.
+`minicait.train.Trainer` adds what a long run needs; docs/chapters/11_the_training_step.md compares the two.
 """
 
 from __future__ import annotations

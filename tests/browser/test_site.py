@@ -56,7 +56,7 @@ def test_formulas_are_there(site, browser):
 
 
 def test_answers_are_hidden_until_they_are_asked_for(site, browser):
-    browser.open(site / "chapters/12_to_the_gpu.html")
+    browser.open(site / "chapters/16_a_kernel_for_the_gpu.html")
     answers = browser.driver.find_elements("xpath", "//details[summary='Answer']")
     assert len(answers) >= 2
     for answer in answers:
@@ -74,7 +74,7 @@ def test_search_finds_a_word(site, browser):
     box.submit()
     browser.wait('document.querySelectorAll("#search-results li a").length > 3')
     found = browser.run('return [...document.querySelectorAll("#search-results li a")].map(a => a.href)')
-    assert any("chapters/12_to_the_gpu.html" in address for address in found)
+    assert any("chapters/16_a_kernel_for_the_gpu.html" in address for address in found)
     assert browser.console_errors() == []
 
 

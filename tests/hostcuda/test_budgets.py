@@ -50,7 +50,7 @@ def test_a_step_with_128_images_in_float16(model, drop_path, budget):
     print(f"\n{model}, drop rate {drop_path}: {len(step['launches'])} launches, {len(step['gemms'])} calls of cuBLAS, "
           f"{step['on_device']} copies on the GPU, {1e3 * step['seconds']:.0f} ms of the host ({host:.0f} additions)"
     )  # fmt: skip
-    assert (len(step["launches"]), len(step["gemms"])) == (budget.launches, budget.gemms)  # chapter 12 has them, too
+    assert (len(step["launches"]), len(step["gemms"])) == (budget.launches, budget.gemms)  # chapter 17 has them, too
     assert step["to_host"] == 1 and step["to_device"] <= 2 and step["on_device"] <= budget.on_device
     assert host <= budget.host
     # all 25,088 tokens are summed by many blocks; sums of a few tokens need no more than a few
