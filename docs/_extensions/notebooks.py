@@ -48,7 +48,7 @@ def notebook(path: Path, config: Config) -> dict[str, Any]:
 
 
 def _folded(answer: re.Match[str]) -> str:
-    """An answer: hidden by the page if it is text; with code, which needs cells of its own, these are folded instead."""
+    """An answer. One that is only text stays hidden; one with code needs cells of its own, which are folded instead."""
     if "{code-cell}" not in answer[0]:
         return answer[0]
     text = answer[0].replace("<summary>Answer</summary>", "*Answer.*")

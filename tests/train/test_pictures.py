@@ -40,13 +40,17 @@ def labels(svg, anchor):
     return re.findall(f'text-anchor="{anchor}">([^<]*)<', svg)
 
 
+def line(*points):
+    return curves({"": {"line": points}}, "x", "y")
+
+
 def test_ticks_are_round_numbers():
     svg = curves({"loss": {"line": [(1, -5.54e-5), (7, 2.3)]}}, "x", "y")
     assert labels(svg, "end") == ["-0.5", "0.0", "0.5", "1.0", "1.5", "2.0", "2.5"]
     assert labels(svg, "middle") == ["2", "4", "6", "x", "y"]
-    assert labels(curves({"rate": {"line": [(0, 1e-6), (1, 5e-6)]}}, "x", "y"), "end") == [f"{n}e-06" for n in range(1, 6)]
-    assert labels(curves({"": {"line": [(1, 0.25), (2, 1)]}}, "x", "y"), "middle") == ["1", "2", "x", "y"]  # there is no epoch 1.2
-    assert labels(curves({"": {"line": [(3, 0.25)]}}, "x", "y"), "middle")[0] == "3"
+    assert labels(line((0, 1e-6), (1, 5e-6)), "end") == [f"{n}e-06" for n in range(1, 6)]
+    assert labels(line((1, 0.25), (2, 1)), "middle") == ["1", "2", "x", "y"]  # there is no epoch 1.2
+    assert labels(line((3, 0.25)), "middle")[0] == "3"
 
 
 @pytest.mark.parametrize("values", [(0, 1), (1, 400), (-3e-7, 2e-7), (12345.1, 12345.9), (0, 5e-324), (-1e308, 1e308)])
