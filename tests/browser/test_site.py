@@ -109,7 +109,7 @@ def test_code_can_be_copied_but_not_what_it_prints(site, browser):
         browser.run(f"return document.querySelectorAll('{selector}').length")
         for selector in ("button.copybtn", "div.highlight > pre", "div.output > div.highlight > pre")
     )
-    assert 0 < outputs and buttons == listings - outputs
+    assert outputs > 0 and buttons == listings - outputs
 
 
 @pytest.mark.parametrize(
