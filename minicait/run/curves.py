@@ -18,24 +18,42 @@ COLOURS = ("#2b6cb0", "#dd6b20", "#2f855a", "#b83280", "#6b46c1", "#718096")
 DASHES = ("", "7 4", "2 3", "9 3 2 3", "12 4", "4 2")  # so that lines differ without their colours, too
 
 
-def curves(panels: Mapping[str, Lines], x: str = "", y: Sequence[str] = (), from_zero: bool = False) -> Svg:
-    """Draw a panel per title, with a line through (x, y) points per name. On a narrow page the picture shrinks.
+class Curves(Svg):
+    """Panels in a row, as one picture. A page shows them as several, which wrap where it is narrow."""
+
+    panels: Sequence[str] = ()
+
+    def _repr_html_(self) -> str:
+        return f'<div style="display:flex;flex-wrap:wrap">{"".join(self.panels)}</div>'
+
+
+def curves(panels: Mapping[str, Lines], x: str, y: Sequence[str], from_zero: bool = False) -> Curves:
+    """Draw a panel per title, with a line through (x, y) points per name.
 
     x, y       labels of the axes: one for all horizontal axes, one for the vertical axis of each panel
     from_zero  vertical axes include 0
     """
-    name = ", ".join(filter(None, panels)) or "curves"
-    labels = [*y, *[""] * (len(panels) - len(y))]
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="curves" width="{WIDTH * len(panels)}" height="{HEIGHT}" '
-        f'viewBox="0 0 {WIDTH * len(panels)} {HEIGHT}" '
+    drawn = [
+        "\n".join(_panel(title, lines, x, label, from_zero))
+        for (title, lines), label in zip(panels.items(), y, strict=True)
+    ]
+    picture = Curves(_picture(list(panels), drawn))
+    picture.panels = [_picture([title], [panel]) for title, panel in zip(panels, drawn, strict=True)]
+    return picture
+
+
+def _picture(titles: Sequence[str], panels: Sequence[str]) -> str:
+    width, name = WIDTH * len(panels), ", ".join(filter(None, titles)) or "curves"
+    places = [f'<g transform="translate({i * WIDTH} 0)">\n{panel}\n</g>' for i, panel in enumerate(panels)]
+    return "\n".join([
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="curves" width="{width}" height="{HEIGHT}" '
+        f'viewBox="0 0 {width} {HEIGHT}" '
         'style="max-width:100%;height:auto" role="img" font-family="sans-serif" font-size="12" fill="#333">',
         f"<title>{escape(name)}</title>",
         '<rect class="ground" width="100%" height="100%" fill="white"/>',
-    ]
-    for i, ((title, lines), label) in enumerate(zip(panels.items(), labels, strict=True)):
-        parts += [f'<g transform="translate({i * WIDTH} 0)">', *_panel(title, lines, x, label, from_zero), "</g>"]
-    return Svg("\n".join([*parts, "</svg>"]) + "\n")
+        *places,
+        "</svg>\n",
+    ])  # fmt: skip
 
 
 class Axis(NamedTuple):
@@ -88,11 +106,9 @@ def _panel(title: str, lines: Lines, x_label: str, y_label: str, from_zero: bool
         at, label = x.at(value), tick_label(value, x.step)
         yield f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{bottom}" y2="{bottom + 4}" stroke="#ddd"/>'
         yield f'<text x="{at:.1f}" y="{bottom + 18}" text-anchor="middle">{label}</text>'
-    if x_label:
-        yield f'<text x="{(LEFT + right) / 2:.0f}" y="{HEIGHT - 10}" text-anchor="middle">{escape(x_label)}</text>'
-    if y_label:
-        middle = (TOP + bottom) / 2
-        yield f'<text transform="translate(16 {middle:.0f}) rotate(-90)" text-anchor="middle">{escape(y_label)}</text>'
+    middle = (TOP + bottom) / 2
+    yield f'<text x="{(LEFT + right) / 2:.0f}" y="{HEIGHT - 10}" text-anchor="middle">{escape(x_label)}</text>'
+    yield f'<text transform="translate(16 {middle:.0f}) rotate(-90)" text-anchor="middle">{escape(y_label)}</text>'
     places = _legend_places(list(lines)[: len(COLOURS)])
     for i, ((name, line), place) in enumerate(zip(lines.items(), places, strict=False)):
         where = [(x.at(a), y.at(b)) for a, b in line if math.isfinite(a) and math.isfinite(b)]

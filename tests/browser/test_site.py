@@ -3,9 +3,12 @@
 It is built for this, unless SITE names a folder in which it already is.
 """
 
+import json
 import os
+import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -76,6 +79,37 @@ def test_search_finds_a_word(site, browser):
     found = browser.run('return [...document.querySelectorAll("#search-results li a")].map(a => a.href)')
     assert any("chapters/16_a_kernel_for_the_gpu.html" in address for address in found)
     assert browser.console_errors() == []
+
+
+CHAPTERS = sorted((DOCS / "chapters").glob("*.md"))
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
+def test_a_chapter_is_a_notebook(chapter, site, browser):
+    """With all of its code, in order, and nothing in its text that only the site understands. .ci/run runs them all."""
+    notebook = json.loads((site / f"notebooks/{chapter.stem}.ipynb").read_text())
+    code = [cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    cells = re.findall(r"^```\{code-cell\} ipython3\n(?::.*\n)*(.*?)\n```$", chapter.read_text(), re.M | re.S)
+    assert code == [cell.strip("\n") for cell in cells]
+    text = "\n".join(cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "markdown")
+    assert not re.findall(r"```\{|\{\w+\}`|\.md\)", text) and text.count("<details>") == text.count("</details>")
+    browser.open(site / f"chapters/{chapter.stem}.html")
+    assert browser.run('return document.querySelector("p.notebook a").href').endswith(f"notebooks/{chapter.stem}.ipynb")
+
+
+def test_all_notebooks_are_in_one_archive(site):
+    with zipfile.ZipFile(site / "notebooks.zip") as archive:
+        assert archive.namelist() == [f"minicait/{chapter.stem}.ipynb" for chapter in CHAPTERS]
+
+
+def test_code_can_be_copied_but_not_what_it_prints(site, browser):
+    browser.open(site / "chapters/01_a_gradient_by_hand.html")
+    browser.wait('document.querySelectorAll("button.copybtn").length')
+    buttons, listings, outputs = (
+        browser.run(f"return document.querySelectorAll('{selector}').length")
+        for selector in ("button.copybtn", "div.highlight > pre", "div.output > div.highlight > pre")
+    )
+    assert outputs > 0 and buttons == listings - outputs
 
 
 @pytest.mark.parametrize(
