@@ -1,6 +1,6 @@
 """Numerical derivatives from five points, and their comparison with a gradient:
 
-f'(x)  =  (f(x - 2h) - 8 f(x - h) + 8 f(x + h) - f(x + 2h)) / 12h,   error O(h^4)
+f'(x)  =  (f(x - 2s) - 8 f(x - s) + 8 f(x + s) - f(x + 2s)) / 12s,   with a step s; error O(s^4)
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def points_along(f: Callable[[Array], Array], x: Array, y: Array, u: Array, step
 
 
 def slope_of(points: Array, step: float) -> Array:
-    """The derivative from f(x - 2h), f(x - h), f(x), f(x + h), f(x + 2h)."""
+    """The derivative from f(x - 2s), f(x - s), f(x), f(x + s), f(x + 2s), with a step s."""
     far_left, left, _, right, far_right = points
     return (far_left - 8 * left + 8 * right - far_right) / (12 * step)
 
