@@ -65,6 +65,16 @@ class Results:
         _append(self.path, self.rows[-1:])  # last: a run with a row is complete
 
 
+class Table(list[Sequence[object]]):
+    """Rows of cells, the first of them the head. A notebook shows them as HTML, so cells may contain HTML."""
+
+    def _repr_html_(self) -> str:
+        lines = ("".join(f"<{'td' if i else 'th'}>{cell}</{'td' if i else 'th'}>" for cell in row)
+                 for i, row in enumerate(self))  # fmt: skip
+        rows = "".join(f"<tr>{line}</tr>" for line in lines)
+        return f'<div class="table-wrapper"><table class="docutils">{rows}</table></div>'  # scrolls where it is narrow
+
+
 def read(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a CSV file, numbers as numbers and empty cells as None; no rows if there is no file."""
     if not path.exists():

@@ -94,9 +94,10 @@ def axis(values: Sequence[float], start: float, end: float, whole: bool = False,
 def _panel(title: str, lines: Lines, x_label: str, y_label: str, from_zero: bool) -> Iterator[str]:
     points = [point for line in lines.values() for point in line if all(map(math.isfinite, point))] or [(0.0, 0.0)]
     xs, ys = zip(*points, strict=True)
-    right, bottom = WIDTH - EDGE, HEIGHT - 46
+    places = _legend_places(list(lines)[: len(COLOURS)])
+    right, bottom, top = WIDTH - EDGE, HEIGHT - 46, TOP + (places[-1][1] - places[0][1] if places else 0)
     x = axis(xs, LEFT, right, whole=all(float(value).is_integer() for value in xs))
-    y = axis((*ys, 0) if from_zero else ys, bottom, TOP, widen=True)
+    y = axis((*ys, 0) if from_zero else ys, bottom, top, widen=True)
     yield f'<text x="{EDGE}" y="20" font-weight="bold">{escape(title)}</text>'
     for value in y.ticks:
         at, label = y.at(value), tick_label(value, y.step)
@@ -106,11 +107,10 @@ def _panel(title: str, lines: Lines, x_label: str, y_label: str, from_zero: bool
         at, label = x.at(value), tick_label(value, x.step)
         yield f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{bottom}" y2="{bottom + 4}" stroke="#ddd"/>'
         yield f'<text x="{at:.1f}" y="{bottom + 18}" text-anchor="middle">{label}</text>'
-    middle = (TOP + bottom) / 2
+    middle = (top + bottom) / 2
     yield f'<text x="{(LEFT + right) / 2:.0f}" y="{HEIGHT - 10}" text-anchor="middle">{escape(x_label)}</text>'
     yield f'<text transform="translate(16 {middle:.0f}) rotate(-90)" text-anchor="middle">{escape(y_label)}</text>'
-    places = _legend_places(list(lines)[: len(COLOURS)])
-    for i, ((name, line), place) in enumerate(zip(lines.items(), places, strict=False)):
+    for i, ((name, line), (left, base)) in enumerate(zip(lines.items(), places, strict=False)):
         where = [(x.at(a), y.at(b)) for a, b in line if math.isfinite(a) and math.isfinite(b)]
         stroke = f'class="s{i}" stroke="{COLOURS[i]}" stroke-width="2" stroke-dasharray="{DASHES[i]}"'
         path = " ".join(f"{a:.1f},{b:.1f}" for a, b in where)
@@ -118,17 +118,20 @@ def _panel(title: str, lines: Lines, x_label: str, y_label: str, from_zero: bool
         for a, b in where if len(where) <= DOTS else where[-1:]:
             yield f'<circle class="s{i}" cx="{a:.1f}" cy="{b:.1f}" r="3" fill="{COLOURS[i]}"/>'
         if name:
-            yield f'<line x1="{place}" x2="{place + 20}" y1="36" y2="36" {stroke}/>'
-            yield f'<text x="{place + 25}" y="40">{escape(name)}</text>'
+            yield f'<line x1="{left}" x2="{left + 20}" y1="{base - 4}" y2="{base - 4}" {stroke}/>'
+            yield f'<text x="{left + 25}" y="{base}">{escape(name)}</text>'
 
 
-def _legend_places(names: Sequence[str]) -> list[int]:
-    """Left ends of the entries of a legend: as wide as their names or, where these do not fit, equally wide."""
-    widths = [40 + 7 * len(name) for name in names]
-    if sum(widths) > WIDTH - LEFT:
-        widths = [(WIDTH - EDGE) // len(names)] * len(names)
-    start = LEFT if sum(widths) <= WIDTH - LEFT else EDGE
-    return [start + sum(widths[:i]) for i in range(len(names))]
+def _legend_places(names: Sequence[str]) -> list[tuple[int, int]]:
+    """Where the entries of a legend begin, in as many rows as they need."""
+    places, x, y = [], LEFT, 40
+    for name in names:
+        width = 40 + 7 * len(name) if name else 0
+        if x > LEFT and x + width > WIDTH:
+            x, y = LEFT, y + 18
+        places.append((x, y))
+        x += width
+    return places
 
 
 def tick_label(value: float, step: float) -> str:

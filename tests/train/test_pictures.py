@@ -73,8 +73,14 @@ def test_values_that_are_not_finite_are_left_out():
     assert len(points.split()) == 2 and "nan" not in svg and "inf" not in svg
 
 
-def test_a_legend_that_does_not_fit_is_squeezed():
+def test_a_legend_takes_as_many_rows_as_it_needs():
     names = [f"a long name {i}" for i in range(6)]
     svg = curves({"": {name: [(0, i), (1, i)] for i, name in enumerate(names)}}, "x", "y")
-    starts = [int(x) for x in re.findall(r'<text x="(\d+)" y="40">', svg)]
-    assert starts == sorted(set(starts)) and len(starts) == 6 and starts[-1] < WIDTH
+    starts = [(int(y), int(x)) for x, y in re.findall(r'<text x="(\d+)" y="(\d+)">a long name', svg)]
+    assert starts == sorted(set(starts)) and len(starts) == 6 and len({y for y, _ in starts}) == 3
+    ends = [x + 25 + 7 * len(names[0]) for _, x in starts]
+    assert max(ends) <= WIDTH and all(
+        end <= x for (y, _), end, (below, x) in zip(starts, ends, starts[1:], strict=False) if y == below
+    )
+    grid = [float(y) for y in re.findall(r'class="grid"[^>]* y1="([\d.]+)"', svg)]
+    assert min(grid) > max(y for y, _ in starts)  # the panel begins below
