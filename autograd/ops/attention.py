@@ -22,7 +22,7 @@ Observer = Callable[..., None] | None
 
 
 class Attention(Function):
-    """y = softmax(q k^T / sqrt(c)) v, for each of the heads, of size c and side by side in the last axis"""
+    """y = softmax(q k^T / sqrt(d / heads)) v for each head. The heads, of d / heads channels, are concatenated."""
 
     @staticmethod
     def forward(ctx: Context, q: Array, k: Array, v: Array, heads: int, mask: Array | None, observe: Observer) -> Array:
@@ -52,7 +52,7 @@ class Attention(Function):
 
 
 class SelfAttention(Function):
-    """y = softmax(q k^T / sqrt(c)) v, with q, k and v concatenated in `qkv` (B, N, 3d)
+    """y = softmax(q k^T / sqrt(d / heads)) v, with q, k and v concatenated in `qkv` (B, N, 3d)
 
     One array in and one gradient out: three slices of qkv would each get a gradient of the size of all.
     """
@@ -79,7 +79,7 @@ class SelfAttention(Function):
 
 
 class QueryAttention(Function):
-    """y = softmax(q k^T / sqrt(c)) v, with one query q per sample, k = z W_k^T + b_k and v = z W_v^T + b_v
+    """y = softmax(q k^T / sqrt(d / heads)) v, with one query q per sample, k = z W_k^T + b_k and v = z W_v^T + b_v
 
     Neither k nor v is computed: one query can do without, in a fraction of the products.
     """
@@ -117,7 +117,7 @@ class QueryAttention(Function):
 
 
 class TalkingHeadsAttention(Function):
-    """y = (W_w softmax(W_l (q k^T / sqrt(c)) + b_l) + b_w) v, where W_l and W_w mix the heads
+    """y = (W_w softmax(W_l (q k^T / sqrt(d / heads)) + b_l) + b_w) v, where W_l and W_w mix the heads
 
     Talking-heads attention (Shazeer et al., 2020), as in every self-attention layer of CaiT. q, k and v are
     concatenated in `qkv` (B, N, 3d).
