@@ -148,7 +148,7 @@ def _picture(boxes: list[Box], sizes: list[tuple[float, float]], layout: Layout,
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="system-ui, sans-serif" font-size="12" '
-        'style="max-width: 100%; height: auto">',
+        f'style="max-width: 100%; min-width: {0.75 * width:.0f}px; height: auto">',  # text of at least 9 pixels
         f"<title>{_text(title)}</title>",
         f"<desc>{counted}. The data flows from the top to the output at the bottom ({_text(boxes[0].title)}).</desc>",
         f'<rect width="{width:.0f}" height="{height:.0f}" rx="6" fill="white"/>',
