@@ -50,6 +50,8 @@ def test_document(path, tmp_path, monkeypatch):
     document = Sybil(parsers, path=str(ROOT), patterns=["**/*.md"]).parse(path)
     examples = list(document.examples())
     assert not re.search("@[A-Z0-9]+@", path.read_text(encoding="utf-8")), "a figure that was never filled in"
+    outside = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+    assert not re.search(r"^ *%", outside, re.M), "MyST drops a line that begins with %, as a comment"
     for example in examples:
         example.evaluate()
 
