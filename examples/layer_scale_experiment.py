@@ -3,9 +3,9 @@
     python examples/layer_scale_experiment.py --quick                          # seconds, to see it work
     python examples/layer_scale_experiment.py --machine "two cores of a ..."   # writes docs/results/layer_scale*.csv
 
-The run is one of examples/depth_experiment.py, LayerScale at its best learning rate: 36 layers of 32 channels, 600 steps
-on images of ten shapes. The file has the mean of |λ| over the channels, for both branches of every block, at about
-twenty steps, most of them early, when the scales grow fastest.
+The run is one of examples/depth_experiment.py, LayerScale at its best learning rate: 36 layers of 32 channels, 600
+steps on images of ten shapes. layer_scale_scales.csv has the mean of |λ| over the channels, for both branches of every
+block, at about twenty steps, most of them early, when the scales grow fastest.
 
 A later command adds runs to the files; runs that they already have are not repeated.
 """
@@ -26,7 +26,8 @@ from minicait.data.loader import Batch
 from minicait.experiments.compare import random_batches, train
 from minicait.experiments.results import Results
 
-DEPTH_EXPERIMENT = Path(__file__).with_name("depth_experiment.py")
+DEEP = runpy.run_path(str(Path(__file__).with_name("depth_experiment.py")))  # its model, data and sizes
+IMAGES, UNSEEN, BATCH = DEEP["IMAGES"], DEEP["UNSEEN"], DEEP["BATCH"]
 
 
 class Job(NamedTuple):
@@ -43,11 +44,10 @@ def recorded(steps: int, count: int = 20) -> list[int]:
 
 
 def run(job: Job) -> dict[str, Any]:
-    experiment = runpy.run_path(str(DEPTH_EXPERIMENT))
-    data, batch_size = experiment["data"], experiment["BATCH"]
-    seen, unseen = data(experiment["IMAGES"], 0), data(experiment["UNSEEN"], 1)
-    model = experiment["make"]("layer_scale", job.depth, job.seed, job.start)
-    at, rows = recorded(job.steps), []
+    seen, unseen = DEEP["data"](IMAGES, 0), DEEP["data"](UNSEEN, 1)
+    model = DEEP["make"]("layer_scale", job.depth, job.seed, job.start)
+    at = recorded(job.steps)
+    rows: list[dict[str, Any]] = []
 
     def record(step: int) -> None:
         for i, block in enumerate(model.blocks):
@@ -61,8 +61,8 @@ def run(job: Job) -> dict[str, Any]:
                 record(step)
             yield batch
 
-    batches = observed(random_batches(seen, batch_size, job.seed))
-    result = train(model, batches, unseen, job.steps, job.lr, batch_size, job.seed)
+    batches = observed(random_batches(seen, BATCH, job.seed))
+    result = train(model, batches, unseen, job.steps, job.lr, BATCH, job.seed)
     record(job.steps)
     return {"accuracy": result.accuracy, "scales": rows}
 
@@ -88,7 +88,8 @@ def main() -> int:
     results, start = Results(None if args.quick else args.out), time.perf_counter()
     job = Job(args.depth, args.lr, args.start, args.steps, args.seed)
     results.run(run, [job], processes=1)
-    results.note(args.machine, {}, time.perf_counter() - start)
+    settings = {**DEEP["SIZES"], "batch_size": BATCH, "images": IMAGES, "unseen": UNSEEN}
+    results.note(args.machine, settings, time.perf_counter() - start)
     return 0
 
 

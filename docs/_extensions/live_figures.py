@@ -1,4 +1,4 @@
-"""Interactive figures: a page with an element data-figure="NAME" loads figures/NAME.js, and other pages load nothing."""
+"""Interactive figures: a page that has an element data-figure="NAME" loads figures/NAME.js."""
 
 from __future__ import annotations
 

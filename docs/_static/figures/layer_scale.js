@@ -1,8 +1,8 @@
 // Mean |λ| of every block during training: a panel for attention, one for the FFN, with a logarithmic axis.
 live("layer_scale", (figure, { steps, branches }) => {
-  const low = -7, high = 0, width = 400, height = 150, left = 46, top = 22, bottom = 122; // axis: powers of ten; pixels
+  const low = -7, high = 0, width = 360, height = 150, left = 46, top = 22, bottom = 122; // axis: powers of ten; pixels
   const y = (value) => bottom - ((bottom - top) * (Math.log10(Math.max(value, 10 ** low)) - low)) / (high - low);
-  const power = (n) => `10<tspan dy="-4" font-size="8">${String(n).replace("-", "−")}</tspan>`;
+  const power = (n) => `10<tspan dy="-4" font-size="10">${String(n).replace("-", "−")}</tspan>`;
   const panels = Object.entries(branches).map(([name, frames]) => {
     const blocks = frames[0].length, pitch = (width - left - 4) / blocks, ticks = [];
     for (let n = low + 1; n <= high; n += 2)

@@ -9,10 +9,11 @@ live("mix", (figure) => {
   }
   const mixed = ([one, two], [a, b]) => one.map((row, i) => row.map((value, j) => a * value + b * two[i][j]));
 
+  const number = (value) => value.toFixed(2).replace(/^-(?=0.00$)/, "").replace("-", "−");
+
   function fill(cell, value) {
-    const text = value.toFixed(2);
-    cell.textContent = Number(text) < 0 ? `−${text.slice(1)}` : Number(text).toFixed(2); // no -0.00
-    cell.className = value < 0 ? "minus" : "";
+    cell.textContent = number(value).replace("0.", "."); // cells are narrow
+    cell.className = cell.textContent.startsWith("−") ? "minus" : "";
     cell.style.setProperty("--v", Math.min(Math.abs(value), 1).toFixed(3));
   }
 
@@ -21,17 +22,16 @@ live("mix", (figure) => {
     const before = figure.querySelector("[name=mix-where]:checked").value === "before";
     const maps = scores.map((map) => map.map(softmax));
     const heads = matrix.map((row) => (before ? mixed(scores, row).map(softmax) : mixed(maps, row)));
-    [...maps, ...heads].forEach((map, head) => {
-      const rows = [...tables[head].tBodies[0].rows];
-      map.forEach((values, i) => [...values, values.reduce((x, y) => x + y)].forEach((v, j) => fill(rows[i].cells[j + 1], v)));
-    });
+    [...maps, ...heads].forEach((map, head) =>
+      map.forEach((row, i) => {
+        const cells = tables[head].tBodies[0].rows[i].cells;
+        [...row, row.reduce((x, y) => x + y)].forEach((value, j) => fill(cells[j + 1], value));
+      }));
     const least = Math.min(...heads.flat(2));
     figure.querySelector(".status").textContent = before
       ? "The softmax comes after mixing: no weight is negative, and every row sums to 1."
-      : `Rows of head 1′ sum to ${sum(a, b)}, those of head 2′ to ${sum(c, d)}; the smallest weight is ${signed(least)}.`;
+      : `Rows of head 1′ sum to ${number(a + b)}, those of head 2′ to ${number(c + d)}; the smallest weight is ${number(least)}.`;
   }
-  const signed = (value) => value.toFixed(2).replace(/^-0.00$/, "0.00").replace("-", "−");
-  const sum = (x, y) => signed(x + y);
 
   figure.addEventListener("input", draw);
   for (const button of figure.querySelectorAll("button"))

@@ -12,7 +12,7 @@ live("softmax", (figure) => {
     const entropy = -weights.reduce((total, w) => total + (w && w * Math.log2(w)), 0);
     rows.forEach((row, i) => {
       row.style.setProperty("--weight", weights[i]);
-      row.querySelector("output").textContent = scores[i].value;
+      row.querySelector("output").textContent = scores[i].value.replace("-", "−");
       row.querySelector("b").textContent = weights[i].toFixed(3);
     });
     write("temperature", temperature.toFixed(2));
