@@ -70,7 +70,7 @@ live("diamond", (figure) => {
       g.textContent = node in now.gradient ? `g = ${number(now.gradient[node])}` : "";
       count.textContent = now.waiting[node];
       const ran = now.ran.indexOf(node), early = ran >= 0 && after(ran, isEarly()).waiting[node] > 0;
-      box.setAttribute("class", early ? "early" : ran >= 0 ? "ran" : now.waiting[node] ? "" : "ready");
+      box.setAttribute("class", early ? "early" : ran >= 0 ? "ran" : now.waiting[node] ? "" : "free");
       for (const parent of parents[node]) {
         const edge = `${node}-${parent}`, arrow = part("edge", edge);
         arrow.querySelector("text").textContent = edge in now.sent ? number(now.sent[edge]) : "";
