@@ -28,9 +28,10 @@ live("diamond", (figure) => {
     return found.filter((node) => node !== "x"); // a leaf does not run: it keeps what arrives
   }
 
-  // Everything after the first `steps` nodes have run: gradients, what was sent along each arrow, and what came too late.
+  // The state after the first `steps` nodes have run: gradients, what was sent along each arrow, what came too late.
   function after(steps, early) {
-    const gradient = { y: 1 }, sent = {}, late = new Set(), waiting = { ...consumers }, ran = order(early).slice(0, steps);
+    const gradient = { y: 1 }, sent = {}, late = new Set(), waiting = { ...consumers };
+    const ran = order(early).slice(0, steps);
     for (const [i, node] of ran.entries())
       parents[node].forEach((parent, j) => {
         const edge = `${node}-${parent}`, g = gradient[node] * slopes[node][j];
@@ -50,17 +51,17 @@ live("diamond", (figure) => {
   const end = graph.length, right = after(end, false).gradient.x;
   let steps = 0;
 
-  function sentence({ gradient, sent, late, waiting, ran }) {
+  function sentence({ gradient, sent, late, ran }) {
     if (!steps) return "Backward starts at y, whose gradient is 1.";
     const node = ran[steps - 1], before = after(steps - 1, isEarly());
     const said = parents[node].map((parent) => {
       const edge = `${node}-${parent}`;
       return `${number(sent[edge])} to ${label(parent)}${late.has(edge) ? ", too late: it is lost" : ""}`;
     });
-    const first = before.waiting[node] ? `${label(node)} runs too early, with one gradient still to come.` : `${label(node)} runs.`;
-    const last = steps < end ? "" : ` Finished: dy/dx is ${number(gradient.x)}${
-      Math.abs(gradient.x - right) < 1e-12 ? ", the right gradient" : `, and should be ${number(right)}`}.`;
-    return `${first} It sends ${said.join(" and ")}.${last}`;
+    const how = before.waiting[node] ? "runs too early, with one gradient still to come" : "runs";
+    const judged = gradient.x === right ? "the right gradient" : `and should be ${number(right)}`;
+    const last = steps < end ? "" : ` Finished: dy/dx is ${number(gradient.x)}, ${judged}.`;
+    return `${label(node)} ${how}. It sends ${said.join(" and ")}.${last}`;
   }
 
   function draw() {

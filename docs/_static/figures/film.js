@@ -24,6 +24,7 @@ live("film", (figure, { steps, scale, images, labels, guesses, accuracies, maps 
       const guess = guesses[frame][i];
       box.lastChild.textContent = guess === labels[i] ? `${guess} ✓` : `${guess}, not ${labels[i]}`;
     });
-    return `Step ${steps[frame]} of ${steps.at(-1)}: ${(100 * accuracies[frame]).toFixed(1)} % of new images classified correctly`;
+    const accuracy = (100 * accuracies[frame]).toFixed(1);
+    return `Step ${steps[frame]} of ${steps.at(-1)}: ${accuracy} % of new images classified correctly`;
   }, 700);
 });

@@ -1,6 +1,7 @@
-// What the interactive figures share. A figure is <figure class="live" data-figure="NAME">; NAME.js calls live("NAME", start).
-// Without JavaScript, a figure shows its first state or a picture (class "still") and no controls.
+// What the interactive figures share. A figure is <figure class="live" data-figure="NAME">, which NAME.js makes live.
+// Without JavaScript it shows its first state or a picture (class "still") and no controls.
 
+// Call start(figure, data) for every figure of a name. The data are JSON in the figure, if there are any.
 function live(name, start) {
   for (const figure of document.querySelectorAll(`.live[data-figure="${name}"]`)) {
     const data = figure.querySelector("script[type='application/json']");
@@ -15,7 +16,7 @@ function player(figure, label, last, show, milliseconds = 500) {
   const controls = document.createElement("div"), status = document.createElement("p");
   controls.className = "controls";
   controls.innerHTML = `<button type="button">Play</button>
-    <label>${label} <input type="range" min="0" max="${last}" value="0"></label>`;
+    <label class="player">${label} <input type="range" min="0" max="${last}" value="0"></label>`;
   status.className = "status";
   figure.prepend(controls, status);
   const [play, slider] = controls.querySelectorAll("button, input");

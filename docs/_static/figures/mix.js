@@ -27,10 +27,10 @@ live("mix", (figure) => {
         const cells = tables[head].tBodies[0].rows[i].cells;
         [...row, row.reduce((x, y) => x + y)].forEach((value, j) => fill(cells[j + 1], value));
       }));
-    const least = Math.min(...heads.flat(2));
+    const [one, two, least] = [a + b, c + d, Math.min(...heads.flat(2))].map(number);
     figure.querySelector(".status").textContent = before
       ? "The softmax comes after mixing: no weight is negative, and every row sums to 1."
-      : `Rows of head 1′ sum to ${number(a + b)}, those of head 2′ to ${number(c + d)}; the smallest weight is ${number(least)}.`;
+      : `Rows of head 1′ sum to ${one}, those of head 2′ to ${two}; the smallest weight is ${least}.`;
   }
 
   figure.addEventListener("input", draw);
