@@ -20,8 +20,8 @@ project, author = "minicait", "the minicait authors"
 version = release
 language = "en"
 exclude_patterns = ["_build", "jupyter_execute"]
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_copybutton", "notebooks", "offline_math",
-              "plain_docstrings"]  # fmt: skip
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_copybutton", "notebooks", "live_figures",
+              "offline_math", "plain_docstrings"]  # fmt: skip
 
 patterns = ("autograd/**/*.py", "minicait/**/*.py", "minicait/weights/**/*", "examples/*.py", "docs/results/**/*.csv",
             "docs/results/*.json")  # fmt: skip

@@ -1,11 +1,15 @@
 """A headless Chromium for the tests of this folder: `pytest -m browser`."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+DOCS = Path(__file__).parents[2] / "docs"
 QUIET = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run",
          "--disable-component-update", "--disable-sync", "--hide-scrollbars")  # fmt: skip
 
@@ -76,3 +80,16 @@ def browser(tmp_path_factory):
     started = webdriver.Chrome(options=options, service=Service(driver))
     yield Browser(started)
     started.quit()
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """The folder of the built site: SITE if that is set, or built for this."""
+    if given := os.environ.get("SITE"):
+        return Path(given).resolve()
+    pytest.importorskip("myst_nb", reason="needs what the site is built with: pip install -e '.[docs]'")
+    folder = tmp_path_factory.mktemp("site")
+    environment = {**os.environ, "PYTHONPATH": str(DOCS.parent)}
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-j", "auto", str(DOCS), str(folder)]
+    subprocess.run(command, env=environment, check=True)
+    return folder

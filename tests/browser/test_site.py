@@ -4,10 +4,7 @@ It is built for this, unless SITE names a folder in which it already is.
 """
 
 import json
-import os
 import re
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -17,18 +14,6 @@ pytestmark = pytest.mark.browser
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(str(p.relative_to(DOCS).with_suffix(".html")) for p in DOCS.rglob("*.md") if "_build" not in p.parts)
 MORE = ["search.html", "genindex.html", "py-modindex.html", "_modules/autograd/tensor.html"]
-
-
-@pytest.fixture(scope="session")
-def site(tmp_path_factory):
-    if given := os.environ.get("SITE"):
-        return Path(given).resolve()
-    pytest.importorskip("myst_nb", reason="needs what the site is built with: pip install -e '.[docs]'")
-    folder = tmp_path_factory.mktemp("site")
-    environment = {**os.environ, "PYTHONPATH": str(DOCS.parent)}
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-j", "auto", str(DOCS), str(folder)]
-    subprocess.run(command, env=environment, check=True)
-    return folder
 
 
 def wrong(browser, page, **look):
