@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from ..learn import EXERCISES, HINTS, Exercise, Result, find, grade, grade_all, 
 from ..learn.exercise import BLOCKED, NOT_WRITTEN
 from ..learn.exercises import after
 from ..learn.grade import unwritten
-from ..learn.progress import FAST, Progress
+from ..learn.progress import Progress
 from ..text import printable
 from .options import add_command
 
@@ -108,7 +110,8 @@ def _hint(exercise: Exercise, progress: Progress) -> int:
     index = progress.next_hint(exercise.number, len(hints))
     progress.write()
     last = ", the last one" if index + 1 == len(hints) else ""
-    print(f"{exercise.number}, hint {index + 1} of {len(hints)}{last}: {hints[index]}")
+    text = f"{exercise.number}, hint {index + 1} of {len(hints)}{last}: {hints[index]}"
+    print(textwrap.fill(text, shutil.get_terminal_size((80, 24)).columns))
     return 0
 
 
@@ -166,10 +169,9 @@ def _status(args: argparse.Namespace) -> int:
         ]
         print(json.dumps(rows, indent=1))
         return 0
-    width = max(len(exercise.title) for exercise in EXERCISES)
-    print(f"{'':5} {'exercise':{width}}  chapter  minutes  file         state")
+    print(f"{'':5} {'state':12} chapter  minutes  exercise")
     for e, state in states.items():
-        print(f"{e.number:5} {e.title:{width}}  {e.chapter:7}  {e.minutes:7}  {e.file:12} {state}")
+        print(f"{e.number:5} {state:12} {e.chapter:7}  {e.minutes:7}  {e.title}")
     done = [exercise for exercise, state in states.items() if state == "passed"]
     minutes, of = (sum(e.minutes for e in exercises) for exercises in (done, EXERCISES))
     following = next((e for e, state in states.items() if state != "passed"), None)
@@ -179,12 +181,12 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _state(folder: Path, exercise: Exercise, progress: Progress, known: dict[str, Result]) -> str:
-    """The verdict for the files as they are. What takes minutes is not run for it."""
+    """The verdict for the files as they are. Training is not run for it."""
     result = progress.known(exercise)
-    if result is None and exercise.seconds > FAST:
-        return NOT_WRITTEN if unwritten(folder, exercise) else "not checked since the last change"
+    if result is None and exercise.slow:
+        return NOT_WRITTEN if unwritten(folder, exercise) else "not checked"
     if result is None:
         result = grade(folder, exercise.number, known=known)
         progress.remember(result)
     known[exercise.number] = result
-    return result.message.partition(" ")[2] if result.verdict == BLOCKED else result.verdict
+    return result.verdict if result.verdict != BLOCKED else f"needs {result.needs}"

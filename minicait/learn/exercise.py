@@ -23,6 +23,11 @@ class Exercise:
     milestone: str = ""  # what has been reached with it
 
     @property
+    def slow(self) -> bool:
+        """Too slow to run just for a table of results."""
+        return self.seconds > 60
+
+    @property
     def chapter(self) -> int:
         return int(self.number.partition(".")[0])
 
@@ -36,6 +41,7 @@ class Result:
     verdict: str  # PASSED, NOT_WRITTEN, BLOCKED by an earlier exercise, or WRONG
     message: str = ""  # one sentence, with the number of the exercise; of one that passed, what else there is to say
     seconds: float = 0.0
+    needs: str = ""  # the earlier exercise, of one that is BLOCKED
 
     @property
     def passed(self) -> bool:

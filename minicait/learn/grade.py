@@ -42,26 +42,33 @@ def grade_all(folder: Path) -> Iterator[Result]:
 
 def _grade(folder: Path, exercise: Exercise, known: dict[str, Result], seconds: float | None = None) -> Result:
     start = time.perf_counter()
-    verdict, message = _run(folder, exercise, seconds or exercise.seconds)
-    if verdict == WRONG:
-        for earlier in (e for e in EXERCISES if e.number in exercise.needs):
-            if earlier.number not in known:
-                known[earlier.number] = _grade(folder, earlier, known)
-            if not known[earlier.number].passed:
-                verdict, message = BLOCKED, _builds_on(exercise, known[earlier.number])
-                break
-    return Result(exercise.number, verdict, message, time.perf_counter() - start)
+    needs = next(_failing(folder, exercise, known), "") if exercise.slow and not unwritten(folder, exercise) else ""
+    verdict, message = (BLOCKED, needs) if needs else _run(folder, exercise, seconds or exercise.seconds)
+    if verdict == BLOCKED:
+        needs = message
+    elif verdict == WRONG and not exercise.slow:
+        needs = next(_failing(folder, exercise, known), "")
+    if needs:
+        verdict, message = BLOCKED, f"{exercise.number} builds on {needs}, which {_state(needs, known)}"
+    return Result(exercise.number, verdict, message, time.perf_counter() - start, needs)
 
 
-def _builds_on(exercise: Exercise, earlier: Result) -> str:
-    if earlier.verdict == BLOCKED:
-        return earlier.message.replace(f"{earlier.number} builds on", f"{exercise.number} builds on", 1)
-    state = "is not written yet" if earlier.verdict == NOT_WRITTEN else "does not pass yet"
-    return f"{exercise.number} builds on {earlier.number}, which {state}"
+def _failing(folder: Path, exercise: Exercise, known: dict[str, Result]) -> Iterator[str]:
+    """Earlier exercises that do not pass; for one that is blocked, what blocks it."""
+    for earlier in (e for e in EXERCISES if e.number in exercise.needs):
+        if earlier.number not in known:
+            known[earlier.number] = _grade(folder, earlier, known)
+        if not known[earlier.number].passed:
+            yield known[earlier.number].needs or earlier.number
+
+
+def _state(number: str, known: dict[str, Result]) -> str:
+    verdict = known[number].verdict if number in known else NOT_WRITTEN
+    return "is not written yet" if verdict == NOT_WRITTEN else "does not pass yet"
 
 
 def _run(folder: Path, exercise: Exercise, seconds: float) -> tuple[str, str]:
-    """Verdict and message of a check, whatever the learner's code does."""
+    """Verdict and message of a check, whatever the learner's code does. If it is BLOCKED: the number of what is missing."""
     number = exercise.number
     with opened(folder) as me:
         if names := unwritten(folder, exercise):
@@ -80,7 +87,7 @@ def _run(folder: Path, exercise: Exercise, seconds: float) -> tuple[str, str]:
             )
         except NotImplementedError as error:
             if (missing := _raised_by_starter(error)) is not None and missing != number:
-                return BLOCKED, f"{number} builds on {missing}, which is not written yet"
+                return BLOCKED, missing
             return WRONG, _raised(number, me, error)
         except SyntaxError as error:
             return WRONG, f"{number}: {me.where(error) or exercise.file} is no Python: {printable(error.msg)}"
@@ -111,11 +118,12 @@ def unwritten(folder: Path, exercise: Exercise) -> list[str]:
         tree = ast.parse((folder / exercise.file).read_bytes())
     except (OSError, SyntaxError, ValueError):
         return []  # running it says more
+    parents: list[tuple[str, ast.Module | ast.ClassDef]] = [("", tree)]
+    parents += [(f"{node.name}.", node) for node in tree.body if isinstance(node, ast.ClassDef)]
     starter = ast.unparse(ast.parse(f'raise NotImplementedError("{exercise.number}")'))
-    inside = [(f"{node.name}.", node) for node in tree.body if isinstance(node, ast.ClassDef)]
     return [
         prefix + node.name
-        for prefix, parent in [*inside, ("", tree)]
+        for prefix, parent in parents
         for node in parent.body
         if isinstance(node, ast.FunctionDef) and ast.unparse(node.body[-1]) == starter
     ]

@@ -18,7 +18,6 @@ from .exercises import EXERCISES
 
 FILE = ".progress.json"
 MOST = 100_000  # bytes
-FAST = 60.0  # seconds: exercises with a higher limit are not run just to show a table
 
 
 class Progress:
@@ -47,7 +46,8 @@ class Progress:
 
     def remember(self, result: Result) -> None:
         self.results[result.number] = {
-            "verdict": result.verdict, "message": result.message, "code": code_of(self.folder),
+            "verdict": result.verdict, "message": result.message, "needs": result.needs,
+            "code": code_of(self.folder),
         }  # fmt: skip
 
     def known(self, exercise: Exercise) -> Result | None:
@@ -55,7 +55,8 @@ class Progress:
         found = self.results.get(exercise.number, {})
         if found.get("code") != code_of(self.folder):
             return None
-        return Result(exercise.number, str(found.get("verdict")), str(found.get("message")))
+        verdict, message, needs = (str(found.get(key, "")) for key in ("verdict", "message", "needs"))
+        return Result(exercise.number, verdict, message, needs=needs)
 
     def first_open(self) -> Exercise | None:
         """The first exercise that has not passed yet."""
