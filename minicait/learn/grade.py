@@ -68,7 +68,7 @@ def _state(number: str, known: dict[str, Result]) -> str:
 
 
 def _run(folder: Path, exercise: Exercise, seconds: float) -> tuple[str, str]:
-    """Verdict and message of a check, whatever the learner's code does. If it is BLOCKED: the number of what is missing."""
+    """Verdict and message of a check, whatever the learner's code does; if BLOCKED, the number of what is missing."""
     number = exercise.number
     with opened(folder) as me:
         if names := unwritten(folder, exercise):

@@ -29,7 +29,7 @@ def gradient_check(me: Learner) -> str:
             caught += 1
         for mistake, manner in MANNERS.items():
             if _verdict(theirs(f, manner(backward), X.copy())) is True:
-                raise Wrong(f"a gradient that is {mistake} was called right")
+                raise Wrong(f"a backward that {mistake} was called right")
             caught += 1
     return f"it caught {caught} of {caught} mistakes"
 

@@ -133,7 +133,7 @@ def _ordered(me: Learner, output: Any, size: int | None) -> None:
                 stack.append(x)
     assert size is None or len(wanted) == size
     if missing := wanted - place.keys():
-        raise Wrong(f"{len(missing)} of {len(wanted)} Tensors are missing")
+        raise Wrong(f"the list has {len(wanted) - len(missing)} of {len(wanted)} Tensors")
     for y in found:
         for x in y.node.inputs:
             if x.node is not None and place[id(x)] < place[id(y)]:
@@ -171,6 +171,8 @@ def backward(me: Learner) -> None:
     me.case = "z = x + x"
     x = leaf(3)
     weighted([x, x], [1, 1]).backward(given)
+    if not np.array_equal(given, g):
+        raise Wrong("the upstream gradient g was changed: add into a new array")
     _leaf_has(x, 2 * g)
     me.case = "y = x + 2 x', where x' does not require a gradient"
     x, fixed = leaf(3), leaf(3, requires_grad=False)
@@ -192,8 +194,6 @@ def backward(me: Learner) -> None:
     _leaf_has(b, g, "b")
     if middle.grad is not None:
         raise Wrong("the result of an operation keeps a .grad: only leaves do")
-    if not np.array_equal(given, g):
-        raise Wrong("the upstream gradient g was changed")
     b.grad *= 0
     if not np.array_equal(given, g) or not np.array_equal(a.grad, 2 * g):
         raise Wrong("the .grad of a leaf shares its memory with g or with another .grad: copy it")

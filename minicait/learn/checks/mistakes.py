@@ -89,6 +89,6 @@ def edits_input(backward: Backward) -> Backward:
 
 
 MANNERS: dict[str, Callable[[Backward], Any]] = {
-    "right, but backward edits v": edits_cotangent,
-    "right, but backward edits x": edits_input,
+    "edits v": edits_cotangent,
+    "edits x": edits_input,
 }

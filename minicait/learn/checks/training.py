@@ -50,6 +50,8 @@ def step(me: Learner) -> None:
             if missing := wanted.keys() - found[1].keys():
                 raise Wrong(f"there is no gradient for {', '.join(sorted(missing))}")
             for name, want in wanted.items():
+                if found[1][name] is None:
+                    raise Wrong(f"the gradient of {name} is None, expected an array")
                 same(f"the gradient of {name}{call}", found[1][name], want)
                 same(f"the weight {name}{call}", w[name].data, arrays[name])
 
