@@ -42,9 +42,9 @@ def two(a: float, b: float) -> tuple[str, str]:
     """Two different numbers with as many digits as it takes to tell them apart, three at least."""
     if not (math.isfinite(a) and math.isfinite(b)):
         return f"{a:.3g}", f"{b:.3g}"
-    decimals = 3 if max(abs(a), abs(b)) >= 0.01 else None
+    kind = "f" if all(x == 0 or 0.001 <= abs(x) < 1e6 for x in (a, b)) else "g"
     for digits in range(3, 17):
-        texts = (f"{a:.{digits}f}", f"{b:.{digits}f}") if decimals else (f"{a:.{digits}g}", f"{b:.{digits}g}")
+        texts = f"{a:.{digits}{kind}}", f"{b:.{digits}{kind}}"
         if texts[0] != texts[1]:
             break
     return texts

@@ -60,6 +60,7 @@ def check_function(
     """Raise Wrong unless a learner's Function does what the project's operation does, in float64 and in float32.
 
     names  of the arrays, as the starter has them
+    cases  the first is an ordinary one: there, `autograd.check_grads` runs, too
     """
     cases = list(cases)
     for tried in cases:
@@ -67,9 +68,8 @@ def check_function(
             me.case = tried.name + (", float32" if dtype == np.float32 else "")
             _compare(theirs, ours, names, tried.astype(dtype), forward, backward)
     if backward:
-        smallest = min(cases, key=lambda tried: sum(x.size for x in tried.arrays))
-        me.case = smallest.name
-        contract(theirs, smallest)
+        me.case = cases[0].name
+        contract(theirs, cases[0])
 
 
 def _compare(
