@@ -1,4 +1,4 @@
-"""minicait train | eval | predict | retrieve | explain | label-tokens | bench | models | weights | selftest.
+"""minicait train | eval | predict | retrieve | explain | label-tokens | bench | models | weights | selftest | learn.
 
 Also as `python -m minicait`.
 """
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..data.picture import BadImageError
-from . import bench, evaluate, explain, label_tokens, predict, retrieve, selftest, train, weights
+from . import bench, evaluate, explain, label_tokens, learn, predict, retrieve, selftest, train, weights
 from .guard import guarded
 from .options import Parser
 
@@ -42,6 +42,6 @@ def parser() -> argparse.ArgumentParser:
     top = Parser("minicait", description=__doc__, epilog=EXAMPLES, formatter_class=raw)
     top.add_argument("--version", action="version", version=f"minicait {__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for module in (train, evaluate, predict, retrieve, explain, label_tokens, bench, weights, selftest):
+    for module in (train, evaluate, predict, retrieve, explain, label_tokens, bench, weights, selftest, learn):
         module.add_to(commands)
     return top

@@ -1,0 +1,46 @@
+"""Checks of chapter 3: broadcasting and matmul."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autograd import ops
+from autograd.function import unbroadcast
+
+from ..compare import same, unchanged
+from ..functions import check_function, normal, table
+from ..learner import Learner
+
+SHAPES = [  # of an input, and of what it was broadcast to
+    ((4,), (3, 4)), ((3, 1), (3, 4)), ((3, 1), (2, 3, 4)), ((), (2, 3)), ((1, 1), (5, 1)), ((2, 1, 4), (2, 3, 4)),
+    ((3, 4), (3, 4)), ((1,), (0,)), ((1, 4), (0, 4)),
+]  # fmt: skip
+
+
+def unbroadcasting(me: Learner) -> None:
+    theirs = me.get("tensor.unbroadcast")
+    rng = np.random.default_rng(0)
+    for shape, large in SHAPES:
+        me.case = f"from {large} to {shape}"
+        g = rng.standard_normal(large)
+        given = g.copy()
+        same("the result", theirs(given, shape), unbroadcast(g, shape))
+        unchanged("unbroadcast", ["g"], [given], [g])
+    for name, ours in (("Add", ops.add), ("Multiply", ops.multiply)):
+        cases = [*table(name.lower(), "broadcast"), normal(f"{name}, (3, 1) and ()", (3, 1), ())]
+        check_function(me, me.get(f"tensor.{name}"), ours, ("a", "b"), cases)
+
+
+def matmul(me: Learner) -> None:
+    cases = [
+        normal("(3, 4) @ (4, 2)", (3, 4), (4, 2)),
+        normal("(2, 3, 4) @ (2, 4, 5)", (2, 3, 4), (2, 4, 5)),
+        normal("(2, 3, 4) @ (4, 5): one matrix for all", (2, 3, 4), (4, 5)),
+        normal("(3, 4) @ (2, 5, 4, 3)", (3, 4), (2, 5, 4, 3)),
+        normal("(1, 2, 3, 4) @ (5, 1, 4, 2)", (1, 2, 3, 4), (5, 1, 4, 2)),
+        normal("(1, 1) @ (1, 1)", (1, 1), (1, 1)),
+        normal("no rows: (2, 0, 4) @ (4, 3)", (2, 0, 4), (4, 3)),
+        *table("matmul", fits=lambda arrays: len(arrays) == 2 and min(x.ndim for x in arrays) > 1),
+    ]
+    cases = [tried for tried in cases if len(tried.arrays) == 2]
+    check_function(me, me.get("tensor.MatMul"), ops.matmul, ("a", "b"), cases[:-1])

@@ -1,0 +1,62 @@
+"""The learner's values beside the project's, and the sentence about the first that differs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .exercise import Wrong
+
+CLOSE = {"float64": 1e-9, "float32": 1e-4}  # relative to the largest value, or to 1
+
+
+def same(what: str, got: Any, want: Any, close: float | None = None) -> None:
+    """Raise Wrong unless an array of the learner's has the shape, dtype and values that are wanted."""
+    want = np.asarray(want)
+    if got is None:
+        raise Wrong(f"{what} is None: is there a `return`?")
+    if type(got).__name__ == "Tensor" and hasattr(got, "data"):
+        raise Wrong(f"{what} is a Tensor, expected an array")
+    if not isinstance(got, np.ndarray | np.generic | float | int):
+        raise Wrong(f"{what} is a {type(got).__name__}, expected an array of shape {want.shape}")
+    got = np.asarray(got)
+    if got.shape != want.shape:
+        raise Wrong(f"{what} has shape {got.shape}, expected {want.shape}")
+    if got.dtype != want.dtype:
+        raise Wrong(f"{what} is {got.dtype}, expected {want.dtype}")
+    close = CLOSE.get(str(want.dtype), 0) if close is None else close
+    largest = float(np.abs(want[np.isfinite(want)]).max(initial=1)) if want.dtype.kind == "f" else 0
+    with np.errstate(all="ignore"):
+        alike = (got == want) | (np.abs(got.astype(float) - want.astype(float)) <= close * largest)
+    if not alike.all():
+        place = tuple(int(i) for i in np.argwhere(~alike)[0])
+        at = f" at {list(place)}" if place else ""
+        yours, expected = two(float(got[place]), float(want[place]))
+        raise Wrong(f"{what} is wrong{at}: yours {yours}, expected {expected}")
+
+
+def two(a: float, b: float) -> tuple[str, str]:
+    """Two different numbers with as many digits as it takes to tell them apart, three at least."""
+    if not (math.isfinite(a) and math.isfinite(b)):
+        return f"{a:.3g}", f"{b:.3g}"
+    kind = "f" if all(x == 0 or 0.001 <= abs(x) < 1e6 for x in (a, b)) else "g"
+    for digits in range(3, 17):
+        texts = f"{a:.{digits}{kind}}", f"{b:.{digits}{kind}}"
+        if texts[0] != texts[1]:
+            break
+    return texts
+
+
+def unchanged(where: str, names: Sequence[str], arrays: Sequence[np.ndarray], before: Sequence[np.ndarray]) -> None:
+    """Raise Wrong if an argument was edited."""
+    for name, now, then in zip(names, arrays, before, strict=True):
+        if not np.array_equal(now, then, equal_nan=True):
+            raise Wrong(f"{where} changed its argument `{name}`: compute a new array instead")
+
+
+def cotangent(shape: tuple[int, ...], dtype: Any = np.float64) -> np.ndarray:
+    """A random upstream gradient, independent of any input."""
+    return np.random.default_rng([7, 11]).standard_normal(shape).astype(dtype)

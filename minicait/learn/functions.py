@@ -1,0 +1,121 @@
+"""Checks of a learner's Function beside the project's operation: forward, backward, and how backward goes about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import autograd as ag
+from autograd.cases import CASES
+from autograd.contract import ContractError
+
+from .compare import cotangent, same, unchanged
+from .exercise import Wrong
+from .learner import Learner
+
+
+@dataclass
+class Tried:
+    """A case: arguments of an operation."""
+
+    name: str
+    arrays: list[np.ndarray]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def astype(self, dtype: Any) -> Tried:
+        settings = {k: v.astype(dtype) if isinstance(v, np.ndarray) else v for k, v in self.settings.items()}
+        return Tried(self.name, [x.astype(dtype) for x in self.arrays], settings)
+
+
+class Saved:
+    """The ctx of a forward."""
+
+    def __init__(self) -> None:
+        self.saved: tuple[Any, ...] = ()
+
+    def save(self, *values: Any) -> None:
+        self.saved = values
+
+
+def table(op: str, *variants: str, fits: Callable[[list[np.ndarray]], bool] = lambda arrays: True) -> list[Tried]:
+    """Rows of the project's own table of cases, which its operations are tested with."""
+    found = [Tried(f"{op}, {case.variant}", case.arrays()) for case in CASES
+             if case.op == op and (not variants or case.variant in variants)]  # fmt: skip
+    return [tried for tried in found if fits(tried.arrays)]
+
+
+def normal(name: str, *shapes: tuple[int, ...], size: float = 1.0, seed: int = 0, **settings: Any) -> Tried:
+    """A case with normal arrays of these shapes."""
+    rng = np.random.default_rng([seed, len(shapes)])
+    return Tried(name, [size * rng.standard_normal(shape) for shape in shapes], settings)
+
+
+def check_function(
+    me: Learner, theirs: Any, ours: Callable[..., ag.Tensor], names: Sequence[str], cases: Iterable[Tried],
+    forward: bool = True, backward: bool = True,
+) -> None:  # fmt: skip
+    """Raise Wrong unless a learner's Function does what the project's operation does, in float64 and in float32.
+
+    names  of the arrays, as the starter has them
+    cases  the first is an ordinary one: there, `autograd.check_grads` runs, too
+    """
+    cases = list(cases)
+    for tried in cases:
+        for dtype in (np.float64, np.float32):
+            me.case = tried.name + (", float32" if dtype == np.float32 else "")
+            _compare(theirs, ours, names, tried.astype(dtype), forward, backward)
+    if backward:
+        me.case = cases[0].name
+        contract(theirs, cases[0])
+
+
+def _compare(
+    theirs: Any, ours: Callable[..., ag.Tensor], names: Sequence[str], tried: Tried, forward: bool, backward: bool
+) -> None:
+    arrays, ctx = [x.copy() for x in tried.arrays], Saved()
+    tensors = [ag.Tensor(x, requires_grad=True) for x in tried.arrays]
+    want = ours(*tensors, **tried.settings)
+    got = theirs.forward(ctx, *arrays, **tried.settings)
+    unchanged("forward", names, arrays, tried.arrays)
+    if forward:
+        same("the output", got, want.numpy())
+    if not backward:
+        return
+    g = cotangent(want.shape, want.dtype)
+    gradients = [x.numpy() for x in ag.grad(want, tensors, g) if x is not None]
+    for call in ("", " in a second call with the same ctx"):
+        given = g.copy()
+        found = theirs.backward(ctx, given)
+        unchanged("backward", ["g", *names], [given, *arrays], [g, *tried.arrays])
+        same_gradients(names, found, gradients, call)
+
+
+def same_gradients(names: Sequence[str], found: Any, gradients: Sequence[np.ndarray], call: str = "") -> None:
+    """Raise Wrong unless what a backward returned are these gradients."""
+    if found is None:
+        raise Wrong("backward returned None: is there a `return`?")
+    found = found if isinstance(found, tuple | list) else (found,)
+    if len(found) != len(names):
+        listed = ", ".join(names)
+        raise Wrong(f"backward returned {len(found)} gradients, expected {len(names)}, of {listed}")
+    for name, got, want in zip(names, found, gradients, strict=True):
+        if got is None:
+            raise Wrong(f"backward returned None for the gradient of {name}")
+        same(f"the gradient of {name}{call}", got, want)
+
+
+def contract(theirs: Any, tried: Tried) -> None:
+    """Run a learner's Function on the project's engine, under `autograd.check_grads`: see `autograd.contract`."""
+
+    def forward(ctx: Any, *arrays: np.ndarray) -> Any:
+        return theirs.forward(ctx, *arrays, **tried.settings)
+
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(theirs.backward)}
+    adapted: Any = type(theirs.__name__, (ag.Function,), methods)
+    try:
+        ag.check_grads(adapted.apply, tried.arrays, directions=1, float32_tolerance=None)
+    except (ag.GradientError, ContractError) as error:
+        raise Wrong(f"autograd.check_grads does not accept it: {str(error).splitlines()[0]}") from None

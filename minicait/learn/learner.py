@@ -1,0 +1,101 @@
+"""A learner's folder: its files are imported one by one, when a check needs them, and always as they are now."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from .exercise import Wrong
+
+_numbers = itertools.count()
+
+
+class Learner:
+    """The folder during a check. `case` is what is being tried, for the sentence if it fails."""
+
+    def __init__(self, folder: Path, package: str) -> None:
+        self.folder, self.package = folder, package
+        self.case = ""
+
+    def get(self, name: str) -> Any:
+        """What the learner calls file.name, such as "tensor.Function.apply"."""
+        file, _, inside = name.partition(".")
+        found: Any = self.module(file)
+        for part in inside.split("."):
+            if not hasattr(found, part):
+                raise Wrong(f"{file}.py has no `{inside}` any more: its name and arguments have to stay")
+            found = getattr(found, part)
+        return found
+
+    def module(self, file: str) -> ModuleType:
+        if not (self.folder / f"{file}.py").is_file():
+            raise Wrong(f"there is no {file}.py in {self.folder}")
+        return import_module(f"{self.package}.{file}")
+
+    def where(self, error: BaseException) -> str:
+        """The file and line of the learner's that raised an error, or that made the call which did."""
+        if isinstance(error, SyntaxError) and error.filename and Path(error.filename).parent == self.folder:
+            return f"{Path(error.filename).name}, line {error.lineno}"
+        found, trace = "", error.__traceback__
+        while trace is not None:
+            path = Path(trace.tb_frame.f_code.co_filename)
+            if path.parent == self.folder:
+                found = f"{path.name}, line {trace.tb_lineno}"
+            trace = trace.tb_next
+        return found
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[Learner]:
+    """Import a folder as a package of its own; at the end, forget it."""
+    folder = folder.absolute()
+    if not (folder / "__init__.py").is_file() or not (folder / "by_hand.py").is_file():
+        missing = "it does not exist" if not folder.is_dir() else "it has no by_hand.py and __init__.py"
+        raise ValueError(f"{folder} is no folder of exercises: {missing}; `minicait learn init` makes one")
+    package = f"_learner_{next(_numbers)}"
+    spec = spec_from_file_location(
+        package,
+        folder / "__init__.py",
+        loader=_FromSource(package, str(folder / "__init__.py")),
+        submodule_search_locations=[str(folder)],
+    )
+    assert spec is not None and spec.loader is not None
+    finder = _Finder(package, folder)
+    sys.meta_path.insert(0, finder)
+    try:
+        sys.modules[package] = module_from_spec(spec)
+        yield Learner(folder, package)
+    finally:
+        sys.meta_path.remove(finder)
+        for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+            del sys.modules[name]
+
+
+class _FromSource(SourceFileLoader):
+    """Compiles the source every time: a cached file may be older than a change within the same second."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return compile(self.get_data(self.path), self.path, "exec", dont_inherit=True)
+
+
+class _Finder(MetaPathFinder):
+    def __init__(self, package: str, folder: Path) -> None:
+        self.package, self.folder = package, folder
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        package, _, file = fullname.rpartition(".")
+        source = self.folder / f"{file}.py"
+        if package != self.package or not source.is_file():
+            return None
+        return spec_from_file_location(fullname, source, loader=_FromSource(fullname, str(source)))

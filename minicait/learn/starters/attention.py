@@ -1,0 +1,66 @@
+"""Chapters 6 and 8: attention, talking heads, class attention."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .layers import Weights
+from .tensor import Context, Function, Tensor
+
+
+class Attention(Function):
+    """y = softmax(Q K^T / sqrt(d/h)) V in each of h heads, whose channels are side by side in the last axis (eq. 8)"""
+
+    @staticmethod
+    def forward(ctx: Context, q: np.ndarray, k: np.ndarray, v: np.ndarray, heads: int) -> np.ndarray:
+        """6.1  q (B, M, d), k and v (B, N, d) give (B, M, d): M queries attend to N keys.
+
+        Split the last axis into (heads, d/h), bring the heads in front of the tokens, (B, h, M, d/h), and compute the
+        maps A (B, h, M, N) and A V. Then put the heads side by side again. Scores may be as large as 10,000.
+
+        Example: with q = 0, every query receives the mean of v over the N tokens.
+        """
+        raise NotImplementedError("6.1")
+
+    @staticmethod
+    def backward(ctx: Context, g: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """6.2  The gradients of q (B, M, d), k (B, N, d) and v (B, N, d), from g (B, M, d).
+
+        Go backwards through forward, one line at a time: the product A V, the softmax (4.2), the scale, the product
+        Q K^T, the split into heads.
+        """
+        raise NotImplementedError("6.2")
+
+
+def talking_heads(qkv: Tensor, weight_l: Tensor, bias_l: Tensor, weight_w: Tensor, bias_w: Tensor) -> Tensor:
+    """6.3  Self-attention whose heads mix their scores before the softmax, and their maps after it.
+
+        y = (W_w softmax(W_l Q K^T / sqrt(d/h) + b_l) + b_w) V
+
+    qkv       (B, N, 3 d): queries, keys and values side by side, each with its heads side by side
+    weight_l  (h, h) and bias_l (h,): row i has the weights with which head i takes the scores of all heads
+    weight_w  (h, h) and bias_w (h,): likewise for the maps
+    returns   (B, N, d)
+
+    Work with Tensors: reshape, transpose, @ and Softmax.apply from layers.py. Backward comes with the graph. To mix
+    heads, bring their axis to the end and multiply by the transposed matrix.
+
+    Example: with identity matrices and zero biases, this is Attention.
+    """
+    raise NotImplementedError("6.3")
+
+
+def class_attention(z: Tensor, w: Weights, heads: int) -> Tensor:
+    """8.1  CA, eqs. 5 to 9: the class token is the only query; keys and values are from it and all patches.
+
+    z        (B, 1 + N, d), the class token first
+    w        "q.weight" (d, d) and "q.bias" (d,), and the same for k, v and proj
+    returns  (B, 1, d)
+
+        Q = W_q x_class + b_q    (5)        A = softmax(Q K^T / sqrt(d/h))    (8)
+        K = W_k z + b_k          (6)        out = W_o A V + b_o               (9)
+        V = W_v z + b_v          (7)
+
+    W_o and b_o are the weights called proj. `linear` and `part` in layers.py help, and Attention is ready.
+    """
+    raise NotImplementedError("8.1")

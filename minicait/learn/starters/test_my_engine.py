@@ -1,0 +1,13 @@
+"""One test for each exercise, through the same checks as `minicait learn check`. Run: pytest test_my_engine.py"""
+
+from pathlib import Path
+
+import pytest
+
+from minicait.learn import EXERCISES, grade
+
+
+@pytest.mark.parametrize("number", [exercise.number for exercise in EXERCISES])
+def test_exercise(number: str) -> None:
+    result = grade(Path(__file__).parent, number)
+    assert result.passed, result.message

@@ -1,0 +1,54 @@
+"""Chapters 10 and 22: images, targets and tokens that are mixed with those of the reversed batch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .tensor import Tensor
+
+Box = tuple[int, int, int, int]  # top, bottom, left, right: rows top to bottom - 1, columns left to right - 1
+
+
+def mixup(images: np.ndarray, targets: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """10.2  Blend each image (B, 3, H, W) with its partner, the image at the same place of the reversed batch.
+
+        x~ = mu x + (1 - mu) x'        t~ = mu t + (1 - mu) t'
+
+    share    mu, the share of the first image
+    targets  (B, C)
+    returns  the mixed images and the mixed targets; the arguments stay as they are
+
+    Example: with two images and share 0.75, the first becomes 0.75 times itself plus 0.25 times the second.
+    """
+    return share * images + (1 - share) * images[::-1], share * targets + (1 - share) * targets[::-1]
+
+
+def cutmix(images: np.ndarray, targets: np.ndarray, box: Box) -> tuple[np.ndarray, np.ndarray]:
+    """10.2  Paste the box of each image's partner into it, and mix the targets by area: mu is the share outside.
+
+    Example: a box of 8 x 16 pixels in images of 32 x 32 takes an eighth, so mu is 0.875.
+    """
+    top, bottom, left, right = box
+    mixed = images.copy()
+    mixed[..., top:bottom, left:right] = images[::-1, :, top:bottom, left:right]
+    share = 1 - (bottom - top) * (right - left) / (images.shape[-2] * images.shape[-1])
+    return mixed, share * targets + (1 - share) * targets[::-1]
+
+
+def mix_token(x: Tensor, targets: np.ndarray, inside: np.ndarray) -> tuple[Tensor, np.ndarray, np.ndarray]:
+    """22.1  MixToken, eqs. 8 to 10 of LV-ViT's paper: exchange the tokens inside a box with the reversed batch.
+
+    x        (B, rows, columns, d): tokens
+    targets  (B, C): of the images
+    inside   (rows, columns), bool: True where the token comes from the partner
+    returns  the mixed tokens (B, rows, columns, d)                                              (8)
+             the target of each token (B, rows * columns, C): that of the image it is from       (9)
+             the target of each image (B, C), mixed by area                                      (10)
+
+    Gradients must flow to both images. `x[::-1]` is the reversed batch.
+    """
+    mask = inside[..., None]
+    mixed = x * ~mask + x[::-1] * mask
+    of_tokens = np.where(inside.reshape(1, -1, 1), targets[::-1, None], targets[:, None])
+    share = float(inside.mean())
+    return mixed, of_tokens, (1 - share) * targets + share * targets[::-1]

@@ -1,0 +1,39 @@
+"""Chapter 5: an image as tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .layers import Weights, linear
+from .tensor import Tensor
+
+
+def patches(images: np.ndarray, p: int) -> np.ndarray:
+    """5.1  Cut images (B, C, H, W) into patches of p x p pixels: (B, N, C p p), with N = H/p * W/p.
+
+    Patches are in reading order. Within a patch, values are ordered by channel, row, column. Two reshapes and a
+    transpose do it, without a loop.
+
+    Example: patch 5 of a 32 x 32 image, p = 8, is images[:, :, 8:16, 8:16], flattened.
+    """
+    batch, channels, height, width = images.shape
+    x = images.reshape(batch, channels, height // p, p, width // p, p)
+    x = x.transpose(0, 2, 4, 1, 3, 5)  # image, row and column of the patch, then all of one patch
+    return x.reshape(batch, (height // p) * (width // p), channels * p * p)
+
+
+def patch_embed(images: np.ndarray, w: Weights) -> Tensor:
+    """5.2  Tokens (B, N, d) from images (B, C, H, W): every patch times one matrix, plus a bias.
+
+    w["proj.weight"]  (d, C, p, p): the shape of a convolution with stride p, which this is
+    w["proj.bias"]    (d,)
+
+    The side p is in the shape of the weight. Reshape the weight to (d, C p p) first; `linear` of layers.py does the
+    rest, as does a product with the transposed matrix.
+
+    Example: images (2, 3, 32, 32) and a weight (24, 3, 8, 8) give (2, 16, 24).
+    """
+    weight = w["proj.weight"]
+    d, _, p, _ = weight.shape
+    tokens = Tensor(patches(images, p))
+    return linear(tokens, {"weight": weight.reshape(d, -1), "bias": w["proj.bias"]})

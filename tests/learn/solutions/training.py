@@ -1,0 +1,70 @@
+"""Chapters 11 and 12: the training step, and training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from .cait import cait
+from .layers import Weights
+from .loss import CrossEntropy, one_hot
+from .optim import Optimiser, learning_rate
+from .tensor import Tensor
+
+LossOf = Callable[[Weights, np.ndarray, np.ndarray], Tensor]
+
+
+def loss_and_gradients(
+    loss_of: LossOf, w: Weights, images: np.ndarray, targets: np.ndarray, micro_batch: int
+) -> tuple[float, dict[str, np.ndarray]]:
+    """11.1  The loss of a batch and the gradient of every weight, computed in pieces of at most `micro_batch` images.
+
+    loss_of  loss_of(w, images, targets) is a Tensor: the mean loss of the images it is given
+    returns  the mean loss over the whole batch, and its gradients by the names in w
+
+    The last piece may be smaller, and then it counts for less. Gradients of an earlier step may still be in `.grad`.
+    A weight that the loss does not depend on has a gradient of zeros.
+
+    Example: any micro_batch gives the same loss and gradients, but for rounding; only the memory differs.
+    """
+    for x in w.values():
+        x.grad = None
+    total = 0.0
+    for start in range(0, len(images), micro_batch):
+        piece = slice(start, start + micro_batch)
+        share = len(images[piece]) / len(images)
+        loss = loss_of(w, images[piece], targets[piece]) * share
+        loss.backward()
+        total += float(loss.data)
+    return total, {name: np.zeros_like(x.data) if x.grad is None else x.grad for name, x in w.items()}
+
+
+def train(
+    w: Weights, heads: int, images: np.ndarray, labels: np.ndarray, steps: int, batch_size: int, peak: float, seed: int
+) -> list[float]:
+    """12.1  Train a CaiT with the weights w, in place, and return the loss of every step.
+
+    images  (n, 3, H, W) float32, normalised, of which each step takes `batch_size` at random
+    labels  (n,) integers; the number of classes C is in the shape of w["head.bias"]
+    peak    of the learning rate, which warms up over the first tenth of the steps
+
+    Everything is there: one_hot, cait, CrossEntropy, loss_and_gradients, learning_rate and Optimiser. To draw images,
+    np.random.default_rng(seed).integers(len(images), size=batch_size) gives their numbers.
+
+    The check starts from `initial_weights` in cait.py. What it takes, and which accuracy it asks for, is printed by
+    `minicait learn check 12.1`.
+    """
+    rng, classes = np.random.default_rng(seed), len(w["head.bias"].data)
+    optimiser, losses = Optimiser(w), []
+
+    def loss_of(w: Weights, images: np.ndarray, targets: np.ndarray) -> Tensor:
+        return CrossEntropy.apply(cait(images, w, heads), targets=targets)
+
+    for step in range(steps):
+        chosen = rng.integers(len(images), size=batch_size)
+        targets = one_hot(labels[chosen], classes)
+        loss, gradients = loss_and_gradients(loss_of, w, images[chosen], targets, batch_size)
+        optimiser.step(gradients, learning_rate(step, steps, steps // 10, peak))
+        losses.append(loss)
+    return losses

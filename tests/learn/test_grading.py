@@ -1,0 +1,114 @@
+"""Whatever the learner's code does, the answer is one sentence that names the place."""
+
+import pytest
+
+from minicait.learn import grade
+from tests.learn.folders import SOLUTIONS, write, write_only
+
+DERIVATIVE = "    return (f(x + delta) - f(x - delta)) / (2 * delta)\n"
+assert DERIVATIVE in (SOLUTIONS / "by_hand.py").read_text()
+LINE = (SOLUTIONS / "by_hand.py").read_text().split(DERIVATIVE)[0].count("\n") + 1
+HERE = f"by_hand.py, line {LINE}"
+
+
+def by_hand(folder, body):
+    """What is said of 1.1, if this is its answer."""
+    return grade(write(folder, {"by_hand.py": (DERIVATIVE, f"    {body}\n")}), "1.1", seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ("raise NotImplementedError('1.1')", "1.1 is not written yet: numerical_derivative in by_hand.py"),
+        ("pass", "1.1: the derivative is None: is there a `return`? (case: f = sin, x = -2)"),
+        ("return 1 / 0", f"1.1: ZeroDivisionError in {HERE}: division by zero (case: f = sin, x = -2)"),
+        ("return f(x, delta)", f"1.1: TypeError in {HERE}: math.sin() takes exactly one argument (2 given)"),
+        ("while True: pass", f"1.1: no result after 1 s, stopped in {HERE}: is there an endless loop?"),
+        ("raise SystemExit(3)", f"1.1: SystemExit in {HERE}: 3 (case: f = sin, x = -2)"),
+        ("raise NotImplementedError", f"1.1: NotImplementedError in {HERE}: without a message"),
+        ("return numerical_derivative(f, x)", f"1.1: RecursionError in {HERE}: maximum recursion depth exceeded"),
+        ("return 'x'", "1.1: the derivative is a str, expected an array of shape ()"),
+        ("return [1.0]", "1.1: the derivative is a list, expected an array of shape ()"),
+        ("return float('nan')", "1.1: the derivative is wrong: yours nan, expected -0.416"),
+        ("return )", f"1.1: {HERE} is no Python: unmatched ')'"),
+        ("raise ValueError('a\\n\\x1b[31mb')", f"1.1: ValueError in {HERE}: a \\x1b[31mb"),
+        ("raise ValueError('x' * 9999)", f"1.1: ValueError in {HERE}: {'x' * 300}..."),
+    ],
+)
+def test_sentences(body, sentence, tmp_path):
+    result = by_hand(tmp_path, body)
+    assert result.message.startswith(sentence)
+    assert "\n" not in result.message and not result.passed
+
+
+def test_a_loop_that_catches_every_exception_is_stopped(tmp_path):
+    body = "while True:\n        try:\n            f(x)\n        except Exception:\n            pass"
+    assert "is there an endless loop?" in by_hand(tmp_path, body).message
+
+
+def test_a_syntax_error_matters_only_where_the_file_is_needed(tmp_path):
+    folder = write(tmp_path, {"attention.py": ("    maps /= maps", "    maps /= = maps")})
+    assert grade(folder, "5.2").passed
+    line = (SOLUTIONS / "attention.py").read_text().split("    maps /= maps")[0].count("\n") + 1
+    for number in ("6.2", "8.2"):
+        assert f"attention.py, line {line} is no Python: invalid syntax" in grade(folder, "6.1").message
+        assert grade(folder, number).message == f"{number} builds on 6.1, which does not pass yet"
+
+
+def test_a_name_that_is_gone(tmp_path):
+    folder = write(tmp_path, {"by_hand.py": ("def neuron_gradient", "def gradient")})
+    expected = "1.2: by_hand.py has no `neuron_gradient` any more: its name and arguments have to stay"
+    assert grade(folder, "1.2").message == expected
+    (folder / "mixing.py").unlink()
+    assert grade(folder, "10.2").message.startswith(f"10.2: there is no mixing.py in {folder}")
+    assert grade(write(folder, {"tensor.py": ("import numpy", "import numpyy")}), "2.1").message.startswith(
+        "2.1: ModuleNotFoundError in tensor.py, line "
+    )
+
+
+def test_the_exercise_that_is_missing_is_named(tmp_path):
+    for number, without, sentence in (
+        ("8.2", "6.3", "8.2 builds on 6.3, which is not written yet"),
+        ("2.3", "2.2", "2.3 builds on 2.2, which is not written yet"),
+        ("5.2", "2.1", "5.2 builds on 2.1, which is not written yet"),
+        ("7.2", "2.3", "7.2 builds on 2.3, which is not written yet"),
+        ("12.1", "9.2", "12.1 builds on 9.2, which is not written yet"),
+    ):
+        (folder := tmp_path / number).mkdir()
+        exercises = {"2.1", "2.2", "2.3", "3.1", "3.2", "4.2", "4.3", "4.4", "5.1", "5.2", "6.1", "6.2", "6.3", "7.1"}
+        written = exercises | {"8.1", "8.2", "9.1", "9.2", "10.1", "11.1", "12.1"}
+        result = grade(write_only(folder, (written | {number}) - {without}), number)
+        assert (result.verdict, result.message) == ("blocked", sentence)
+
+
+def test_a_wrong_exercise_is_named_by_all_that_build_on_it(tmp_path):
+    folder = write(tmp_path, {"layers.py": ("return y * (g - (g * y)", "return y * (g + (g * y)")})
+    assert grade(folder, "4.2").message.startswith("4.2: the gradient of x is wrong at [0, 0]: yours ")
+    for number in ("6.3", "7.1", "8.2"):
+        assert grade(folder, number).message == f"{number} builds on 4.2, which does not pass yet"
+    assert grade(folder, "8.1").passed  # Attention has a softmax of its own
+
+
+def test_what_changes_within_a_second_is_seen(tmp_path):
+    """Also if Python has a compiled file of the same size and time."""
+    folder = write(tmp_path)
+    path = folder / "by_hand.py"
+    for sign in "+-" * 3:
+        path.write_text((SOLUTIONS / "by_hand.py").read_text().replace("f(x - delta)", f"f(x {sign} delta)"))
+        assert grade(folder, "1.1").passed == (sign == "-")
+
+
+def test_a_folder_that_is_none(tmp_path):
+    with pytest.raises(ValueError, match="it does not exist; `minicait learn init` makes one"):
+        grade(tmp_path / "nothing", "1.1")
+    with pytest.raises(ValueError, match=r"it has no by_hand.py and __init__.py"):
+        grade(tmp_path, "1.1")
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [("6.9", "chapter 6 has 6.1, 6.2, 6.3"), ("99", "there are 1.1 to 1.2, 2.1 to 2.3"), ("", "there are 1.1")],
+)
+def test_numbers_that_do_not_exist(number, hint, tmp_path):
+    with pytest.raises(ValueError, match=f"there is no exercise {number!r}; {hint}"):
+        grade(write(tmp_path), number)

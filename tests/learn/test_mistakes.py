@@ -1,0 +1,209 @@
+"""Typical mistakes, put into the answers: each is caught, and the sentence names the right place."""
+
+from typing import NamedTuple
+
+import pytest
+
+from minicait.learn import EXERCISES, Result, find, grade
+from minicait.learn.checks import training
+from tests.learn.folders import write
+
+
+class Mistake(NamedTuple):
+    number: str
+    old: str  # in the answer
+    new: str
+    words: str  # in the sentence
+
+
+RECURSIVE = """    done, order = set(), []
+
+    def visit(y):
+        if y.node is None or y in done:
+            return
+        done.add(y)
+        for x in y.node.inputs:
+            visit(x)
+        order.append(y)
+
+    visit(output)
+    return order[::-1]
+    uses = {}"""
+# number, old, new, words; the file is that of the exercise
+# ruff: noqa: E501
+MISTAKES = [
+    Mistake("1.1", "(f(x + delta) - f(x - delta)) / (2 * delta)", "(f(x + delta) - f(x)) / delta",
+            "the derivative is wrong: yours -0.41"),
+    Mistake("1.1", "/ (2 * delta)", "/ delta", "the derivative is wrong: yours -0.832, expected -0.416"),
+    Mistake("1.1", "return (f(x + delta)", "delta = 1e-4\n    return (f(x + delta)", "the derivative is wrong"),
+    Mistake("1.2", "(1 - y * y)", "(1 - y)", "dL/dw is wrong: yours "),
+    Mistake("1.2", "return dz * x, dz, dz * w", "return dz * w, dz, dz * x", "dL/dw is wrong: yours -0.265, expected -1.06"),
+    Mistake("1.2", "(y - t) * ", "2 * (y - t) * ", "dL/dw is wrong: yours -2.122, expected -1.061"),
+    Mistake("1.2", "return dz * x, dz, dz * w", "return dz * x, dz", "expected the three numbers (dL/dw, dL/db, dL/dx)"),
+    Mistake("2.1", "y.requires_grad, y.node = True, node", "y.requires_grad, y.node = True, Context(cls, inputs)",
+            "what forward saved is not in the node"),
+    Mistake("2.1", "        if any(x.requires_grad for x in inputs):\n            y", "        if True:\n            y",
+            "has a node or requires a gradient, although no input does (case: b * b, of a leaf without requires_grad)"),
+    Mistake("2.1", "if any(x.requires_grad", "if all(x.requires_grad", "does not require a gradient, although an input"),
+    Mistake("2.1", "node = Context(cls, inputs)", "node = Context(cls, inputs[::-1])", ".inputs are not the Tensors"),
+    Mistake("2.1", "return unbroadcast(g * b, a.shape), unbroadcast(g * a, b.shape)", "return g * a, g * b",
+            "the gradient of a is wrong at [0, 0]: yours "),
+    Mistake("2.1", "return unbroadcast(g, a_shape), unbroadcast(g, b_shape)", "return g, -g", "the gradient of b is wrong"),
+    Mistake("2.2", "if uses[x] == 0:", "if True:", "twice"),
+    Mistake("2.2", "uses[x] = uses.get(x, 0) + 1", "uses[x] = 1", "so it must come after it (case: a diamond"),
+    Mistake("2.2", "        if y.node is not None:\n            order", "        if True:\n            order", "a leaf is in the list"),
+    Mistake("2.2", "    return order\n", "    return order[::-1]\n", "so it must come after it"),
+    Mistake("2.2", "    return order\n", "    return order[1:]\n", "the list has 0 of 1 Tensors (case: x * x)"),
+    Mistake("2.2", "    uses: dict[Tensor, int] = {}", RECURSIVE, "the recursion is too deep for Python"),
+    Mistake("2.3", "gradients[x] + dx if x in gradients else dx", "dx", "x.grad is wrong at [0]: yours 1.000, expected 2.000"),
+    Mistake("2.3", "np.array(total) if leaf.grad is None else leaf.grad + total", "np.array(total)",
+            "x.grad is wrong: yours 3.000, expected 6.000 (case: y = 3 x, a second call)"),
+    Mistake("2.3", "= np.array(total) if", "= total if", "shares its memory"),
+    Mistake("2.3", "gradients[x] = gradients[x] + dx if x in gradients else dx",
+            "gradients[x] = np.add(gradients[x], dx, out=gradients[x]) if x in gradients else dx", "the upstream gradient g was changed"),
+    Mistake("2.3", " and x.requires_grad:", ":", "a leaf without requires_grad got a gradient"),
+    Mistake("2.3", "if dx is not None and", "if", "an input for which backward returned None got a gradient"),
+    Mistake("3.1", "(*range(added), *repeated)", "tuple(range(added))", "ValueError in tensor.py, line "),
+    Mistake("3.1", ".reshape(shape)\n\n\nclass MatMul", "\n\n\nclass MatMul", "the result has shape (3,), expected (3, 1)"),
+    Mistake("3.1", "unbroadcast(g * a, b.shape)", "g * a", "the gradient of b has shape (3, 1), expected ()"),
+    Mistake("3.1", "g.sum(axis=(*", "g.mean(axis=(*", "the result is wrong at [0]: yours "),
+    Mistake("3.2", "da = g @ b.swapaxes(-1, -2)", "da = g @ b", "ValueError in tensor.py, line "),
+    Mistake("3.2", "unbroadcast(da, a.shape), unbroadcast(db, b.shape)", "da, db",
+            "the gradient of b has shape (2, 4, 5), expected (4, 5) (case: (2, 3, 4) @ (4, 5): one matrix for all)"),
+    Mistake("3.2", "return a @ b\n", "return a @ b * 2\n", "the output is wrong at [0, 0]: yours "),
+    Mistake("3.2", "db = a.swapaxes(-1, -2) @ g", "db = a.T @ g", "(case: (2, 3, 4) @ (2, 4, 5))"),
+    Mistake("4.1", "v = rng.standard_normal(np.shape(f(x)))", "v = np.ones(np.shape(f(x)))",
+            "a gradient that is 7 times too large was called right (case: softmax)"),
+    Mistake("4.1", "1e-6 * np.abs", "1e-2 * np.abs", "a gradient that is 0.1 % too large was called right"),
+    Mistake("4.1", "if not difference <= 1e-6 * np.abs(slopes).sum() + 1e-10:", "if difference > 1e-6 * np.abs(slopes).sum() + 1e-10:",
+            "a gradient that is not a number was called right"),
+    Mistake("4.1", "np.abs(slopes).sum() + 1e-10", "np.abs(slopes).sum()", "a right gradient was called wrong"),
+    Mistake("4.1", "np.array_equal(x, kept[0]) and ", "", "a backward that edits x was called right"),
+    Mistake("4.2", "y * (g - (g * y)", "y * (g + (g * y)", "the gradient of x is wrong at [0, 0]: yours "),
+    Mistake("4.2", "return y * (g - (g * y).sum(axis=-1, keepdims=True))", "return y * (1 - y) * g", "the gradient of x is wrong"),
+    Mistake("4.2", "(g * y).sum(axis=-1", "(g * y).sum(axis=0", "the gradient of x is wrong at [0, 0]"),
+    Mistake("4.2", "    (y,) = ctx.saved\n        return y *", "    (y,) = ctx.saved\n        y *= 2\n        return y *", "the gradient of x"),
+    Mistake("4.2", "    (y,) = ctx.saved\n        return y *", "    (y,) = ctx.saved\n        g = np.clip(g, -1000, 1000)\n        return y *",
+            "autograd.check_grads does not accept it: softmax: backward is wrong for one -1.04858e+06 times as large"),
+    Mistake("4.3", "        h = g * weight\n", "        h = g\n", "the gradient of x is wrong at [0, 0, 0]: yours "),
+    Mistake("4.3", " - from_variance", "", "the gradient of x is wrong at [0, 0, 0]"),
+    Mistake("4.3", "(g * xhat).sum(axis=samples), g.sum", "(g * xhat).sum(axis=-1), g.sum", "the gradient of weight has shape (2, 3), expected (5,)"),
+    Mistake("4.3", "return weight * xhat + bias", "return xhat + bias", "the output is wrong at [0, 0, 0]: yours "),
+    Mistake("4.3", "keepdims=True) + eps)", "keepdims=True))", "the output is wrong at [0, 0, 0]: yours 0.131054, expected 0.131055"),
+    Mistake("4.4", "phi + x * density", "phi", "the gradient of x is wrong at [0, 0]"),
+    Mistake("4.4", "x * math.sqrt(0.5)", "x", "the output is wrong at [0, 0]"),
+    Mistake("4.4", "np.exp(-0.5 * x * x)", "np.exp(-x * x)", "the gradient of x is wrong at [0, 0]"),
+    Mistake("5.1", "transpose(0, 2, 4, 1, 3, 5)", "transpose(0, 2, 4, 3, 5, 1)", "the result is wrong at [0, 0, 1]"),
+    Mistake("5.1", "x = x.transpose(0, 2, 4, 1, 3, 5)", "pass", "the result is wrong at [0, 0, 4]"),
+    Mistake("5.1", "transpose(0, 2, 4, 1, 3, 5)", "transpose(0, 4, 2, 1, 3, 5)", "the result is wrong at [0, 1, 0]"),
+    Mistake("5.2", "weight.reshape(d, -1)", "weight.transpose(0, 2, 3, 1).reshape(d, -1)", "the output is wrong at [0, 0, 0]"),
+    Mistake("5.2", "weight.reshape(d, -1)", "Tensor(weight.data.reshape(d, -1))", "proj.weight got no gradient: is it part of the graph?"),
+    Mistake("5.2", '"bias": w["proj.bias"]', '"bias": w["proj.bias"] * 0', "the output is wrong at [0, 0, 0]"),
+    Mistake("6.1", "scale = q.shape[-1] ** -0.5", "scale = 1.0", "the output is wrong at [0, 0, 0]"),
+    Mistake("6.1", "scale = q.shape[-1] ** -0.5", "scale = (q.shape[-1] * heads) ** -0.5", "(case: 2 heads, 5 tokens)"),
+    Mistake("6.1", "scores -= scores.max(axis=-1, keepdims=True)", "pass", "(case: scores up to thousands)"),
+    Mistake("6.1", "maps /= maps.sum(axis=-1", "maps /= maps.sum(axis=-2", "the output is wrong at [0, 0, 0]"),
+    Mistake("6.1", "heads, d // heads).transpose(0, 2, 1, 3)", "heads, d // heads).transpose(0, 2, 1, 3) + 0 * x.sum(dtype=np.float64)",
+            "the output is float64, expected float32 (case: 2 heads, 5 tokens, float32)"),
+    Mistake("6.2", "keepdims=True)) * scale", "keepdims=True))", "the gradient of q is wrong at [0, 0, 0]"),
+    Mistake("6.2", "dk = dscores.swapaxes(-1, -2) @ q", "dk = dscores.swapaxes(-1, -2) @ k", "the gradient of k is wrong at [0, 0, 0]"),
+    Mistake("6.2", "dv = maps.swapaxes(-1, -2) @ g", "dv = maps @ g", "the gradient of v "),
+    Mistake("6.2", "return join_heads(dq), join_heads(dk), join_heads(dv)", "return join_heads(dq), join_heads(dk)",
+            "backward returned 2 gradients, expected 3, of q, k, v"),
+    Mistake("6.2", "return join_heads(dq), join_heads(dk), join_heads(dv)", "join_heads(dq)", "backward returned None: is there a `return`?"),
+    Mistake("6.2", "        dq = dscores @ k\n", "        k *= scale\n        dq = dscores @ k\n", "backward changed its argument `k`"),
+    Mistake("6.3", "y = mix_heads(maps, weight_w, bias_w) @ v", "y = maps @ v", "the output is wrong at [0, 0, 0]"),
+    Mistake("6.3", '{"weight": weight, "bias": bias}', '{"weight": weight.swapaxes(0, 1), "bias": bias}', "the output is wrong at [0, 0, 0]"),
+    Mistake("6.3", "* q.shape[-1] ** -0.5", "* width**-0.5", "the output is wrong at [0, 0, 0]"),
+    Mistake("6.3", "y = mix_heads(maps, weight_w, bias_w)", "y = mix_heads(maps, weight_w, bias_w * 0)", "the output is wrong at [0, 0, 0]"),
+    Mistake("7.1", 'return x + drop(w["gamma_2"] * ', 'return x + drop(', "the output is wrong at [0, 0, 0]"),
+    Mistake("7.1", 'drop(w["gamma_2"] * feed_forward(layer_norm(x, part(w, "norm2"))', 'drop(w["gamma_2"] * feed_forward(layer_norm(x, part(w, "norm1"))', "the output is wrong"),
+    Mistake("7.1", 'return x + drop(w["gamma_2"] * ', 'return x + (w["gamma_2"] * ', "(case: a drop that halves each branch)"),
+    Mistake("7.1", 'drop(w["gamma_2"] * feed_forward(layer_norm(x, part(w, "norm2"))', 'drop(w["gamma_2"] * feed_forward(x', "the output is wrong at [0, 0, 0]"),
+    Mistake("7.1", "    x = x + drop(", "    y = x + drop(", "the output is wrong at [0, 0, 0]"),
+    Mistake("7.2", "(kept / (1 - rate))", "kept", "the result is wrong at [0, 0, 0]"),
+    Mistake("7.2", "branch.shape[0], 1, 1)", "branch.shape[0], branch.shape[1], 1)", "part of a sample was dropped"),
+    Mistake("7.2", ">= rate", "< rate", "the share of dropped samples is wrong: yours 0.7"),
+    Mistake("7.2", "kept = rng.random", "kept = np.random.default_rng(0).random", "draw from the generator that is given"),
+    Mistake("8.1", "q = linear(z[:, :1]", "q = linear(z", "the output has shape (2, 5, 8), expected (2, 1, 8)"),
+    Mistake("8.1", "v = linear(z, ", "v = linear(z[:, 1:], ", "ValueError in attention.py, line "),
+    Mistake("8.1", 'k = linear(z, part(w, "k"))\n    v = linear(z, part(w, "v"))', 'k = linear(z, part(w, "v"))\n    v = linear(z, part(w, "k"))',
+            "the output is wrong at [0, 0, 0]"),
+    Mistake("8.2", 'class_attention(layer_norm(z, part(w, "norm1")),', "class_attention(z,", "(case: a class-attention block)"),
+    Mistake("8.2", ' + w["pos_embed"]', "", "the output is wrong at [0, 0]"),
+    Mistake("8.2", "patches = self_attention_block(patches", "self_attention_block(patches", "the output is wrong at [0, 0]: yours "),
+    Mistake("8.2", "return x + w[\"gamma_2\"] * feed", "return x_class + w[\"gamma_2\"] * feed",
+            "the output is wrong at [0, 0, 0]"),
+    Mistake("8.2", 'w["cls_token"] + np.zeros', 'Tensor(w["cls_token"].data) + np.zeros', "cls_token got no gradient"),
+    Mistake("9.1", "b2 * v + (1 - b2) * g**2", "b2 * v + (1 - b2) * g", "v is wrong at [0, 0]: yours "),
+    Mistake("9.1", "v / (1 - b2**t)", "v", "theta is wrong at [0, 0]: yours "),
+    Mistake("9.1", "lr * (m_hat / (np.sqrt(v_hat) + eps) + decay * theta)", "lr * m_hat / (np.sqrt(v_hat) + eps) - decay * theta",
+            "theta is wrong at [0, 0]"),
+    Mistake("9.1", "np.sqrt(v_hat) + eps", "np.sqrt(v_hat + eps)", "theta is wrong at ["),
+    Mistake("9.1", "    m = b1 * m + (1 - b1) * g", "    m *= b1\n    m += (1 - b1) * g", "adamw changed its argument `m`"),
+    Mistake("9.1", "    m = b1", "    g = g + decay * theta\n    m = b1", "m is wrong at [0, 0]: yours "),
+    Mistake("9.2", "/ 2\n", "\n", "the learning rate is wrong: yours "),
+    Mistake("9.2", "step / total", "(step - warmup) / (total - warmup)", "the learning rate is wrong: yours "),
+    Mistake("9.2", "min(1.0, step / total)", "step / total", "(case: step 101 of 100"),
+    Mistake("9.2", "start + (peak - start)", "(peak - start)", "(case: step 0 of 100"),
+    Mistake("10.1", "/ len(difference)", "", "the gradient of logits is wrong at [0, 0]"),
+    Mistake("10.1", "logits - logits.max(axis=-1, keepdims=True)", "logits * 1", "(case: logits up to thousands)"),
+    Mistake("10.1", "smoothing / targets.shape[-1]", "smoothing", "the output is wrong: yours "),
+    Mistake("10.1", ".sum(axis=-1).mean()", ".sum()", "the output is wrong: yours "),
+    Mistake("10.1", "np.exp(log_p) - t)", "t - np.exp(log_p))", "the gradient of logits is wrong at [0, 0]"),
+    Mistake("10.2", "(1 - share) * images[::-1]", "(1 - share) * images", "the batch of mixed images is wrong at [0, 0, 0, 0]"),
+    Mistake("10.2", "    mixed = images.copy()", "    mixed = images", "changed its argument `images`"),
+    Mistake("10.2", "share = 1 - (bottom - top)", "share = (bottom - top)", "the batch of mixed targets is wrong at [0, 0]"),
+    Mistake("10.2", "mixed[..., top:bottom, left:right] = images[::-1, :, top:bottom, left:right]",
+            "mixed[..., left:right, top:bottom] = images[::-1, :, left:right, top:bottom]", "the batch of mixed images is wrong at "),
+    Mistake("11.1", "share = len(images[piece]) / len(images)", "share = 1", "the loss is wrong: yours "),
+    Mistake("11.1", "share = len(images[piece]) / len(images)", "share = micro_batch / len(images)", "the loss is wrong: yours "),
+    Mistake("11.1", "        x.grad = None\n", "        pass\n", "the gradient of a is wrong at [0, 0]: yours 1"),
+    Mistake("11.1", "np.zeros_like(x.data) if x.grad is None else x.grad", "x.grad", "the gradient of unused is None, expected an array"),
+    Mistake("11.1", "piece = slice(start, start + micro_batch)", "piece = slice(0, None)", "loss_of got 8 images at once, allowed 3"),
+    Mistake("22.1", "mixed = x * ~mask + x[::-1] * mask", "mixed = x * mask + x[::-1] * ~mask", "the output is wrong at [0, 0, 0, 0]"),
+    Mistake("22.1", "x[::-1] * mask", "Tensor(x.data[::-1]) * mask", "the gradient of x is wrong at "),
+    Mistake("22.1", "(1 - share) * targets + share * targets[::-1]", "share * targets + (1 - share) * targets[::-1]",
+            "the target of an image is wrong at [0, 0]"),
+    Mistake("22.1", "targets[::-1, None], targets[:, None]", "targets[:, None], targets[::-1, None]", "the target of a token is wrong"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda m: f"{m.number}-{m.new[:40]}")
+def test_a_mistake_is_caught(mistake, tmp_path):
+    folder = write(tmp_path, {find(mistake.number).file: (mistake.old, mistake.new)})
+    result = grade(folder, mistake.number, seconds=5)
+    assert not result.passed
+    assert result.message.startswith(f"{mistake.number}: ") and mistake.words in result.message, result.message
+
+
+def test_every_exercise_has_typical_mistakes():
+    counts = {e.number: sum(m.number == e.number for m in MISTAKES) for e in EXERCISES}
+    assert counts.pop("12.1") == 0  # below
+    assert min(counts.values()) >= 3
+
+
+OTHERS = {e.number: Result(e.number, "passed") for e in EXERCISES[:-1]}
+QUICK = [
+    ("    return losses\n", "    return None\n", "expected a list of 3 losses (case: 3 steps of 32 images"),
+    ("        optimiser.step(", "        (lambda *_: None)(", "no weight has changed: does the optimiser step"),
+    ("return losses", "w.clear()\n    return losses", "KeyError"),
+    ("", "", " of 50 new images are right, expected 80%; the loss was "),  # three steps are too few
+]
+
+
+@pytest.mark.parametrize(("old", "new", "words"), QUICK)
+def test_training_that_cannot_work(old, new, words, tmp_path, monkeypatch):
+    for name, value in {"IMAGES": 64, "NEW_IMAGES": 50, "STEPS": 3, "ENOUGH": 0.8}.items():
+        monkeypatch.setattr(training, name, value)
+    result = grade(write(tmp_path, {"training.py": (old, new)} if old else None), "12.1", known=OTHERS)
+    assert result.message.startswith("12.1: ") and words in result.message, result.message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("old", "new"), [("labels[chosen]", "labels[:batch_size]"), ("learning_rate(step", "-learning_rate(step")]
+)
+def test_training_that_does_not_learn(old, new, tmp_path):
+    result = grade(write(tmp_path, {"training.py": (old, new)}), "12.1")
+    assert " new images are right, expected " in result.message, result.message
