@@ -10,6 +10,7 @@ import io
 import json
 import re
 import zipfile
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,8 @@ def _prose(text: str, folder: Path, config: Config) -> str:
             return _included(folder / fence["argument"], dict(OPTION.findall(fence["body"])), config)
         if fence["kind"] == "raw":
             return "(An interactive figure: it is on the page of this chapter.)\n"
+        if fence["kind"] == "figure":
+            return f"![]({_picture(folder / fence['argument'])})\n\n{OPTION.sub('', fence['body']).strip()}\n"
         raise ValueError(f"{folder}: no notebook can show the directive {fence['kind']}")
 
     text = FENCE.sub(directive, text)
@@ -75,6 +78,11 @@ def _prose(text: str, folder: Path, config: Config) -> str:
     text = re.sub(r"\[([^\]]*)\]\((\d\d_\w+)\.md(?:#[\w-]*)?\)", r"[\1](\2.ipynb)", text)
     text = re.sub(r"(?<!!)\[([^\]]*)\]\((?!https?:|\d\d_|#)[^)\s]*\)", r"\1", text)
     return text
+
+
+def _picture(path: Path) -> str:
+    """An SVG file as an address that needs no file."""
+    return f"data:image/svg+xml;base64,{b64encode(path.read_bytes()).decode()}"
 
 
 def _included(path: Path, options: dict[str, str], config: Config) -> str:
