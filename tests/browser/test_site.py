@@ -74,7 +74,7 @@ def test_a_chapter_is_a_notebook(chapter, site, browser):
     """With all of its code, in order, and nothing in its text that only the site understands. .ci/run runs them all."""
     notebook = json.loads((site / f"notebooks/{chapter.stem}.ipynb").read_text())
     code = [cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    cells = re.findall(r"^```\{code-cell\} ipython3\n(?::.*\n)*(.*?)\n```$", chapter.read_text(), re.M | re.S)
+    cells = re.findall(r"^```\{code-cell\} ipython3\n(?::[^\n]*\n)*(.*?)\n```$", chapter.read_text(), re.M | re.S)
     assert code == [cell.strip("\n") for cell in cells]
     text = "\n".join(cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "markdown")
     assert not re.findall(r"```\{|\{\w+\}`|\.md\)", text) and text.count("<details>") == text.count("</details>")
