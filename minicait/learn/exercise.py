@@ -31,6 +31,11 @@ class Exercise:
     def chapter(self) -> int:
         return int(self.number.partition(".")[0])
 
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """How the names of its functions begin, each with a dot at its end."""
+        return tuple(f"{name}." for name in self.names)
+
     def __str__(self) -> str:
         return f"{self.number}, {self.title}"
 

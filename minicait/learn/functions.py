@@ -118,4 +118,5 @@ def contract(theirs: Any, tried: Tried) -> None:
     try:
         ag.check_grads(adapted.apply, tried.arrays, directions=1, float32_tolerance=None)
     except (ag.GradientError, ContractError) as error:
-        raise Wrong(f"autograd.check_grads does not accept it: {str(error).splitlines()[0]}") from None
+        sentence = str(error).splitlines()[0].partition(" (operations: ")[0]
+        raise Wrong(f"autograd.check_grads: {sentence.removeprefix('check_grads: ')}") from None

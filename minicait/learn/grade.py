@@ -88,19 +88,19 @@ def _run(folder: Path, exercise: Exercise, seconds: float) -> tuple[str, str]:
         except NotImplementedError as error:
             if (missing := _raised_by_starter(error)) is not None and missing != number:
                 return BLOCKED, missing
-            return WRONG, _raised(number, me, error)
+            return WRONG, _raised(exercise, me, error)
         except SyntaxError as error:
             return WRONG, f"{number}: {me.where(error) or exercise.file} is no Python: {printable(error.msg)}"
         except (Exception, SystemExit) as error:
-            return WRONG, _raised(number, me, error)
+            return WRONG, _raised(exercise, me, error)
 
 
-def _raised(number: str, me: Learner, error: BaseException) -> str:
+def _raised(exercise: Exercise, me: Learner, error: BaseException) -> str:
     text = printable(" ".join(str(error).split()))
     text = text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
-    where = me.where(error)
+    where = me.where(error, exercise)
     at = f"{type(error).__name__} in {where}" if where else type(error).__name__
-    return f"{number}: {at}: {text or 'without a message'}{_case(me)}"
+    return f"{exercise.number}: {at}: {text or 'without a message'}{_case(me)}"
 
 
 def _case(me: Learner) -> str:
