@@ -1,4 +1,4 @@
-"""An exercise, and what its check found."""
+"""An exercise, and the result of its check."""
 
 from __future__ import annotations
 

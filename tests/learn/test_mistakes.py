@@ -85,7 +85,7 @@ MISTAKES = [
     Mistake("4.2", "    (y,) = ctx.saved\n        return y *", "    (y,) = ctx.saved\n        y *= 2\n        return y *", "the gradient of x"),
     Mistake("4.2", "    (y,) = ctx.saved\n        return y *", "    (y,) = ctx.saved\n        g = np.clip(g, -1000, 1000)\n        return y *",
             "4.2: autograd.check_grads: softmax: backward is wrong for one -1.04858e+06 times as large: it is not linear (case"),
-    Mistake("4.3", "        h = g * weight\n", "        h = g\n", "the gradient of x is wrong at [0, 0, 0]: yours "),
+    Mistake("4.3", "        gw = g * weight\n", "        gw = g\n", "the gradient of x is wrong at [0, 0, 0]: yours "),
     Mistake("4.3", " - from_variance", "", "the gradient of x is wrong at [0, 0, 0]"),
     Mistake("4.3", "(g * xhat).sum(axis=samples), g.sum", "(g * xhat).sum(axis=-1), g.sum", "the gradient of weight has shape (2, 3), expected (5,)"),
     Mistake("4.3", "return weight * xhat + bias", "return xhat + bias", "the output is wrong at [0, 0, 0]: yours "),
