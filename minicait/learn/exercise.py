@@ -1,4 +1,4 @@
-"""An exercise, and what its check found."""
+"""An exercise, and the result of its check."""
 
 from __future__ import annotations
 
@@ -30,6 +30,11 @@ class Exercise:
     @property
     def chapter(self) -> int:
         return int(self.number.partition(".")[0])
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """How the names of its functions begin, each with a dot at its end."""
+        return tuple(f"{name}." for name in self.names)
 
     def __str__(self) -> str:
         return f"{self.number}, {self.title}"

@@ -78,7 +78,7 @@ def _run(folder: Path, exercise: Exercise, seconds: float) -> tuple[str, str]:
                 warnings.simplefilter("ignore")
                 return PASSED, CHECKS[number](me) or ""
         except Wrong as wrong:
-            return WRONG, f"{number}: {wrong}{_case(me)}"
+            return WRONG, f"{number}: {_shortened(wrong)}{_case(me)}"
         except TooLong as error:
             where = me.where(error)
             return (
@@ -88,19 +88,22 @@ def _run(folder: Path, exercise: Exercise, seconds: float) -> tuple[str, str]:
         except NotImplementedError as error:
             if (missing := _raised_by_starter(error)) is not None and missing != number:
                 return BLOCKED, missing
-            return WRONG, _raised(number, me, error)
+            return WRONG, _raised(exercise, me, error)
         except SyntaxError as error:
-            return WRONG, f"{number}: {me.where(error) or exercise.file} is no Python: {printable(error.msg)}"
+            return WRONG, f"{number}: {me.where(error) or exercise.file} is not valid Python: {printable(error.msg)}"
         except (Exception, SystemExit) as error:
-            return WRONG, _raised(number, me, error)
+            return WRONG, _raised(exercise, me, error)
 
 
-def _raised(number: str, me: Learner, error: BaseException) -> str:
-    text = printable(" ".join(str(error).split()))
-    text = text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
-    where = me.where(error)
+def _raised(exercise: Exercise, me: Learner, error: BaseException) -> str:
+    where = me.where(error, exercise)
     at = f"{type(error).__name__} in {where}" if where else type(error).__name__
-    return f"{number}: {at}: {text or 'without a message'}{_case(me)}"
+    return f"{exercise.number}: {at}: {_shortened(error) or 'without a message'}{_case(me)}"
+
+
+def _shortened(error: BaseException) -> str:
+    text = printable(" ".join(str(error).split()))
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 def _case(me: Learner) -> str:

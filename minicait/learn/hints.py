@@ -31,7 +31,7 @@ HINTS: dict[str, tuple[str, ...]] = {
         "another Tensor may hold, too. Copy before you store a first .grad.",
     ),
     "3.1": (
-        "There are two kinds of axes to sum over: those that were added in front, and those that had the size 1.",
+        "There are two kinds of axes to sum over: those added in front, and those of size 1.",
         "The number of axes in front is the difference of the two numbers of axes. The others are found by position, "
         "counted from behind those.",
         "Sum over all of them at once, and let reshape bring back the axes of size 1. In Add, forward has to save the "
@@ -56,7 +56,7 @@ HINTS: dict[str, tuple[str, ...]] = {
     "4.3": (
         "Save the normalised x, the root that you divided by, and weight. Backward needs nothing else.",
         "weight and bias are used by all tokens, so their gradients are sums over all axes but the last.",
-        "The means in the formula of dx are over the last axis, and keep it. The division comes at the end.",
+        "The means in the formula of dx are over the last axis, and keep it. Divide at the end.",
     ),
     "4.4": (
         "x Phi(x) is a product: one term of its derivative has Phi, the other has the density.",
@@ -98,7 +98,7 @@ HINTS: dict[str, tuple[str, ...]] = {
         "A uniform number is below `rate` with the probability `rate`. Multiply by 0 or by what keeps the mean.",
     ),
     "8.1": (
-        "One token asks, all answer: the queries are from a slice of z, keys and values from all of it.",
+        "Only the class token has a query: take it from a slice of z, and keys and values from all of z.",
         "Slice with 0:1 and not with 0, so that the axis of tokens stays.",
     ),
     "8.2": (

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from .exercise import Wrong
+from .exercise import Exercise, Wrong
 
 _numbers = itertools.count()
 
@@ -41,17 +41,20 @@ class Learner:
             raise Wrong(f"there is no {file}.py in {self.folder}")
         return import_module(f"{self.package}.{file}")
 
-    def where(self, error: BaseException) -> str:
-        """The file and line of the learner's that raised an error, or that made the call which did."""
+    def where(self, error: BaseException, exercise: Exercise | None = None) -> str:
+        """The learner's line that raised an error; and the line of the exercise that led there, if it is another."""
         if isinstance(error, SyntaxError) and error.filename and Path(error.filename).parent == self.folder:
             return f"{Path(error.filename).name}, line {error.lineno}"
-        found, trace = "", error.__traceback__
+        lines, own = [], []
+        trace = error.__traceback__
         while trace is not None:
-            path = Path(trace.tb_frame.f_code.co_filename)
-            if path.parent == self.folder:
-                found = f"{path.name}, line {trace.tb_lineno}"
+            code = trace.tb_frame.f_code
+            if (path := Path(code.co_filename)).parent == self.folder:
+                lines.append(f"{path.name}, line {trace.tb_lineno}")
+                if exercise and path.name == exercise.file and f"{code.co_qualname}.".startswith(exercise.prefixes):
+                    own.append(lines[-1])
             trace = trace.tb_next
-        return found
+        return "".join(lines[-1:]) + (f" (called in {own[-1]})" if own and own[-1] != lines[-1] else "")
 
 
 @contextmanager

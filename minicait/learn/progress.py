@@ -1,6 +1,6 @@
-"""What was found, and which hints were shown: a small file in the learner's folder.
+"""Progress: results and hints shown, remembered in a small file in the learner's folder.
 
-A result holds for the files as they were. Grading never reads it: `check` always runs.
+A result is valid until a file changes. Grading never reads this file: `check` always runs the code.
 """
 
 from __future__ import annotations

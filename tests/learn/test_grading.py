@@ -30,7 +30,7 @@ def by_hand(folder, body):
         ("return 'x'", "1.1: the derivative is a str, expected an array of shape ()"),
         ("return [1.0]", "1.1: the derivative is a list, expected an array of shape ()"),
         ("return float('nan')", "1.1: the derivative is wrong: yours nan, expected -0.416"),
-        ("return )", f"1.1: {HERE} is no Python: unmatched ')'"),
+        ("return )", f"1.1: {HERE} is not valid Python: unmatched ')'"),
         ("raise ValueError('a\\n\\x1b[31mb')", f"1.1: ValueError in {HERE}: a \\x1b[31mb"),
         ("raise ValueError('x' * 9999)", f"1.1: ValueError in {HERE}: {'x' * 300}..."),
     ],
@@ -51,7 +51,7 @@ def test_a_syntax_error_matters_only_where_the_file_is_needed(tmp_path):
     assert grade(folder, "5.2").passed
     line = (SOLUTIONS / "attention.py").read_text().split("    maps /= maps")[0].count("\n") + 1
     for number in ("6.2", "8.2"):
-        assert f"attention.py, line {line} is no Python: invalid syntax" in grade(folder, "6.1").message
+        assert f"attention.py, line {line} is not valid Python: invalid syntax" in grade(folder, "6.1").message
         assert grade(folder, number).message == f"{number} builds on 6.1, which does not pass yet"
 
 

@@ -18,8 +18,8 @@ from ..learner import Learner
 def recording(me: Learner) -> None:
     make, base = me.get("tensor.Tensor"), me.get("tensor.Function")
     add, multiply = me.get("tensor.Add"), me.get("tensor.Multiply")
-    check_function(me, add, ops.add, ("a", "b"), table("add", "same shape", "tall"))
-    check_function(me, multiply, ops.multiply, ("a", "b"), table("multiply", "same shape", "tall"))
+    check_function(me, add, ops.add, ("a", "b"), table("add", "same shape", "tall", prefix="a + b, "))
+    check_function(me, multiply, ops.multiply, ("a", "b"), table("multiply", "same shape", "tall", prefix="a * b, "))
 
     class Power(base):  # type: ignore[misc, valid-type]
         @staticmethod

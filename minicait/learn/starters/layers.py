@@ -29,7 +29,7 @@ class Softmax(Function):
     def backward(ctx: Context, g: np.ndarray) -> np.ndarray:
         """4.2  The gradient of x: dx_i = sum_j g_j dy_j/dx_i, with dy_j/dx_i = y_j ([i = j] - y_i).
 
-        Do not build the matrix of all dy_j/dx_i: put the derivative into the sum, and a short formula is left.
+        You need not build the matrix of all dy_j/dx_i: insert the derivative into the sum and simplify.
 
         Example: for y = (0.25, 0.75) and g = (1, 0), dx is (0.1875, -0.1875).
         """
@@ -51,10 +51,10 @@ class LayerNorm(Function):
     def backward(ctx: Context, g: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """4.3  The gradients of x (..., d), weight (d,) and bias (d,).
 
-        x has three ways to the output: directly, through the mean and through the variance. With xhat the normalised x
-        and h = g * weight, they add up to
+        x reaches the output along three paths: directly, through the mean and through the variance. With xhat the
+        normalised x and gw = g * weight, the three add up to
 
-            dx = (h - mean(h) - xhat mean(h xhat)) / sqrt(var + eps)
+            dx = (gw - mean(gw) - xhat mean(gw xhat)) / sqrt(var + eps)
         """
         raise NotImplementedError("4.3")
 

@@ -34,9 +34,9 @@ def adamw(
 def learning_rate(step: int, total: int, warmup: int, peak: float, start: float = 1e-6, final: float = 1e-5) -> float:
     """9.2  The learning rate of a step, counted from 0.
 
-    In the first `warmup` steps it rises linearly: `start` at step 0, and it would be `peak` at step `warmup`. From
-    then on it is half a cosine, cos from 0 to pi over all `total` steps, that runs from `peak` to `final`. The cosine
-    counts from step 0, not from the end of the warm-up, as in DeiT's code. After the last step it stays at `final`.
+    During the first `warmup` steps it rises linearly, from `start` at step 0 towards `peak` at step `warmup`. From then
+    on it follows half a cosine from `peak` to `final`. The cosine spans all `total` steps, counted from step 0 and not
+    from the end of the warm-up, as in DeiT's code. After the last step it stays at `final`.
 
     Example: learning_rate(50, total=100, warmup=0, peak=1.0, final=0.0) is 0.5.
     """

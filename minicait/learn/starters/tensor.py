@@ -155,11 +155,11 @@ class Multiply(Function):
 def consumers_first(output: Tensor) -> list[Tensor]:
     """2.2  The Tensors between `output` and the leaves, in the order in which backward visits them.
 
-    The list has `output` and everything it was computed from, each Tensor once, without leaves (their `.node` is
-    None). A Tensor comes before the inputs of its node: when backward reaches it, all its consumers have run.
+    The list holds `output` and everything it was computed from, each Tensor once, without leaves (their `.node` is
+    None). A Tensor precedes the inputs of its node: when backward reaches it, all its consumers have run.
 
-    A graph can be 20,000 operations deep, so a recursive function would fail. And with 60 diamonds on top of each
-    other it has 2^60 paths, so look at each Tensor once, not at each path.
+    A graph can be 20,000 operations deep: recursion would fail. 60 diamonds in a row have 2^60 paths: visit each Tensor
+    once, not each path.
 
     Example: for y = a * b, z = y + y, consumers_first(z) is [z, y]. For a leaf the list is empty.
     """
@@ -170,7 +170,7 @@ def unbroadcast(g: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """3.1  The gradient of an input of `shape` that NumPy broadcast to the shape of g: the sum over its copies.
 
     Broadcasting adds axes in front, and repeats along axes of size 1. The result has exactly the shape `shape`.
-    When this works, use it in `Add.backward` and `Multiply.backward`: the check looks at them, too.
+    Then use it in `Add.backward` and `Multiply.backward`: the check tests them, too.
 
     Example: unbroadcast(np.ones((2, 3, 4)), (3, 1)) is a column of three eights.
     """

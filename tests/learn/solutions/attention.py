@@ -27,8 +27,8 @@ class Attention(Function):
     def forward(ctx: Context, q: np.ndarray, k: np.ndarray, v: np.ndarray, heads: int) -> np.ndarray:
         """6.1  q (B, M, d), k and v (B, N, d) give (B, M, d): M queries attend to N keys.
 
-        Split the last axis into (heads, d/h), bring the heads in front of the tokens, (B, h, M, d/h), and compute the
-        maps A (B, h, M, N) and A V. Then put the heads side by side again. Scores may be as large as 10,000.
+        Split the last axis into (h, d/h), move the heads in front of the tokens, (B, h, M, d/h), and compute the maps
+        A (B, h, M, N) and A V. Then put the heads side by side again. Scores may be as large as 10,000.
 
         Example: with q = 0, every query receives the mean of v over the N tokens.
         """
@@ -73,8 +73,8 @@ def talking_heads(qkv: Tensor, weight_l: Tensor, bias_l: Tensor, weight_w: Tenso
     weight_w  (h, h) and bias_w (h,): likewise for the maps
     returns   (B, N, d)
 
-    Work with Tensors: reshape, transpose, @ and Softmax.apply from layers.py. Backward comes with the graph. To mix
-    heads, bring their axis to the end and multiply by the transposed matrix.
+    Work with Tensors: reshape, transpose, @ and Softmax.apply from layers.py; your engine does backward. To mix
+    heads, move their axis to the end and multiply by the transposed matrix.
 
     Example: with identity matrices and zero biases, this is Attention.
     """
@@ -88,7 +88,7 @@ def talking_heads(qkv: Tensor, weight_l: Tensor, bias_l: Tensor, weight_w: Tenso
 
 
 def class_attention(z: Tensor, w: Weights, heads: int) -> Tensor:
-    """8.1  CA, eqs. 5 to 9: the class token is the only query; keys and values are from it and all patches.
+    """8.1  CA, eqs. 5 to 9: the class token is the only query; keys and values come from all tokens.
 
     z        (B, 1 + N, d), the class token first
     w        "q.weight" (d, d) and "q.bias" (d,), and the same for k, v and proj
@@ -98,7 +98,7 @@ def class_attention(z: Tensor, w: Weights, heads: int) -> Tensor:
         K = W_k z + b_k          (6)        out = W_o A V + b_o               (9)
         V = W_v z + b_v          (7)
 
-    W_o and b_o are the weights called proj. `linear` and `part` in layers.py help, and Attention is ready.
+    W_o and b_o are the weights called proj. Use `linear` and `part` from layers.py, and your Attention.
     """
     q = linear(z[:, :1], part(w, "q"))
     k = linear(z, part(w, "k"))

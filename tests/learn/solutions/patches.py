@@ -28,8 +28,8 @@ def patch_embed(images: np.ndarray, w: Weights) -> Tensor:
     w["proj.weight"]  (d, C, p, p): the shape of a convolution with stride p, which this is
     w["proj.bias"]    (d,)
 
-    The side p is in the shape of the weight. Reshape the weight to (d, C p p) first; `linear` of layers.py does the
-    rest, as does a product with the transposed matrix.
+    The shape of the weight holds the side p. Reshape the weight to (d, C p p) first; `linear` of layers.py does the
+    rest.
 
     Example: images (2, 3, 32, 32) and a weight (24, 3, 8, 8) give (2, 16, 24).
     """

@@ -49,11 +49,10 @@ def train(
     labels  (n,) integers; the number of classes C is in the shape of w["head.bias"]
     peak    of the learning rate, which warms up over the first tenth of the steps
 
-    Everything is there: one_hot, cait, CrossEntropy, loss_and_gradients, learning_rate and Optimiser. To draw images,
-    np.random.default_rng(seed).integers(len(images), size=batch_size) gives their numbers.
+    You have the parts: one_hot, cait, CrossEntropy, loss_and_gradients, learning_rate and Optimiser. Draw the images
+    of a step with rng.integers(len(images), size=batch_size), from one rng = np.random.default_rng(seed).
 
-    The check starts from `initial_weights` in cait.py. What it takes, and which accuracy it asks for, is printed by
-    `minicait learn check 12.1`.
+    The check starts from `initial_weights` in cait.py and measures the accuracy on new images.
     """
     rng, classes = np.random.default_rng(seed), len(w["head.bias"].data)
     optimiser, losses = Optimiser(w), []
