@@ -9,6 +9,7 @@ run          plan, folder and console output of a training run
 files        weights in and out of files, downloads
 explain      attention maps, and the report on them
 experiments  small models side by side
+learn        build it yourself: exercises and their checks
 bench        speed and memory, beside PyTorch
 selftest     tests of this machine and its GPU
 cli          the command line
