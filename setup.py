@@ -19,8 +19,14 @@ setup(
     python_requires=">=3.11",
     packages=find_packages(include=["minicait", "minicait.*", "autograd", "autograd.*"]),
     package_data={
-        "minicait": ["py.typed", "data/imagenet_classes.txt", "explain/page/*", "learn/starters/*.md", "run/page/*",
-                     "weights/*/*"],
+        "minicait": [
+            "py.typed",
+            "data/imagenet_classes.txt",
+            "explain/page/*",
+            "learn/starters/*.md",
+            "run/page/*",
+            "weights/*/*",
+        ],
         "autograd": ["py.typed"],
     },
     entry_points={"console_scripts": ["minicait = minicait.__main__:main"]},
