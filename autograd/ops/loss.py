@@ -83,7 +83,7 @@ class KlDiv(Function):
 
 
 def cross_entropy(logits: Any, targets: Any, label_smoothing: float = 0.0, reduction: str = "mean") -> Tensor:
-    """Cross-entropy between logits (..., K) and class indices (...) or soft targets (..., K)."""
+    """Cross-entropy between logits (..., C) and class indices (...) or soft targets (..., C)."""
     logits = full_precision(logits)
     if not logits.ndim:
         raise OperandError("cross_entropy: logits need a last axis of classes, got shape ()")
@@ -120,7 +120,7 @@ def kl_div(log_q: Any, p: Any, reduction: str = "mean") -> Tensor:
 
 
 def soft_targets(targets: Any, logits: Tensor, smoothing: float = 0.0) -> Array:
-    """Targets (..., K) beside the logits: one-hot rows for class indices, and label smoothing s, (1 - s) t + s / K."""
+    """Targets (..., C) beside the logits: one-hot rows for class indices, and label smoothing s, (1 - s) t + s / C."""
     check_classes("soft_targets", targets, logits.shape[-1])
     t = _targets("soft_targets", targets, logits)
     if t.dtype.kind in "iu":

@@ -76,7 +76,7 @@ def _prose(text: str, folder: Path, config: Config) -> str:
     text = FENCE.sub(directive, text)
     text = re.sub(r"\{term\}`([^`<]+?)(?:\s*<[^`]*>)?`", r"\1", text)
     text = re.sub(r"\[([^\]]*)\]\((\d\d_\w+)\.md(?:#[\w-]*)?\)", r"[\1](\2.ipynb)", text)
-    text = re.sub(r"(?<!!)\[([^\]]*)\]\((?!https?:|\d\d_|#)[^)\s]*\)", r"\1", text)
+    text = re.sub(r"(?<!!)\[([^\]]*)\]\((?!https?:|\d\d_)[^)\s]*\)", r"\1", text)
     return text
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from autograd.random import Stream
 
-Pair = tuple[np.ndarray, np.ndarray]  # images (B, 3, H, W) and soft targets (B, K)
+Pair = tuple[np.ndarray, np.ndarray]  # images (B, 3, H, W) and soft targets (B, C)
 Reverse = Callable[[np.ndarray], np.ndarray]  # rows of a batch -> those in their place in reverse order
 Box = tuple[int, int, int, int]  # top, bottom, left, right
 

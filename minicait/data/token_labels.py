@@ -18,8 +18,8 @@ from .transforms import Fractions
 class LabelMaps:
     """The label maps of a dataset's images, for a Loader: `maps(index, box, flipped)` returns the labels of a crop.
 
-    token_labels  of every token (N, K), from the top left to the bottom right
-    crop_labels   of the crop as a whole (K,), for re-labeling
+    token_labels  of every token (N, C), from the top left to the bottom right
+    crop_labels   of the crop as a whole (C,), for re-labeling
 
     Labels are float32 of all classes: for 14 x 14 tokens and 1000 classes 784 kB for each image, more than the 602 kB
     of its 224 x 224 pixels. The Loader holds them as it does the pixels, of up to two batches in advance.
@@ -53,10 +53,10 @@ def dense(logits: np.ndarray, classes: np.ndarray, count: int) -> np.ndarray:
 
 
 def labels_of_crop(scores: np.ndarray, box: Fractions, flipped: bool, grid: Grid) -> np.ndarray:
-    """Probabilities (*grid, K) of a crop, from the logits (rows, columns, K) of its image.
+    """Probabilities (*grid, C) of a crop, from the logits (rows, columns, C) of its image.
 
-    The reference smooths such labels by adding s / K to (1 - s + s / K) y, so that they sum to 1 + s / K. Here they are
-    smoothed once, by the objective, (1 - s) y + s / K, and sum to 1.
+    The reference smooths such labels by adding s / C to (1 - s + s / C) y, so that they sum to 1 + s / C. Here they are
+    smoothed once, by the objective, (1 - s) y + s / C, and sum to 1.
     """
     rows, columns, _ = scores.shape
     left, top, right, bottom = box

@@ -49,7 +49,7 @@ class Saliency(NamedTuple):
     """Maps of where a model looks in some images, and its predictions for them."""
 
     maps: list[np.ndarray]  # each (B, rows, columns), from 0 to 1; those of `image_maps`, so there may be none
-    probabilities: np.ndarray  # (B, K)
+    probabilities: np.ndarray  # (B, C)
 
 
 def saliency_maps(model: Model, images: Any, threads: int | None = None, micro_batch: int | None = None) -> Saliency:

@@ -52,7 +52,7 @@ class Inside:
     own_stage: bool  # class attention is a stage of its own, and not that of the blocks
     distillation: np.ndarray  # (layers, heads, rows, columns): from the distillation token to the patches
     class_maps: np.ndarray  # (3, rows, columns): a map for each of the most probable classes
-    patch_classes: np.ndarray  # (N, K): probabilities of the classes of every patch
+    patch_classes: np.ndarray  # (N, C): probabilities of the classes of every patch
     before: np.ndarray  # (depth, heads, N, N): self-attention from a patch (row) to another (column)
     after: np.ndarray  # the same after the heads are mixed
     mixing: np.ndarray  # (depth, heads, heads + 1): weights that mix the heads, and their bias

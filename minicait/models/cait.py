@@ -92,7 +92,7 @@ class CaiTConfig(TransformerConfig):
 
 
 class CaiT(Model):
-    """Images (B, 3, H, W) to logits (B, K).
+    """Images (B, 3, H, W) to logits (B, C).
 
     img_size        side of square images, or (height, width); multiples of patch_size
     layer_scale     epsilon, the initial value of LayerScale

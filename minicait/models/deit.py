@@ -69,7 +69,7 @@ class DeiTConfig(TransformerConfig):
 
 
 class DeiT(Model):
-    """Images (B, 3, H, W) to logits (B, K).
+    """Images (B, 3, H, W) to logits (B, C).
 
     distilled       with a distillation token. In training, the class token's logits learn from labels and the
                     distillation token's from a teacher (without one, from labels, too), and `outputs` has both. In

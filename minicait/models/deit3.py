@@ -62,7 +62,7 @@ class DeiT3Config(TransformerConfig):
 
 
 class DeiT3(Model):
-    """Images (B, 3, H, W) to logits (B, K).
+    """Images (B, 3, H, W) to logits (B, C).
 
     layer_scale     initial value of LayerScale, 1e-4 at any depth
     drop_path_rate  rate of stochastic depth, the same in every block

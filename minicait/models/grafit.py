@@ -124,7 +124,7 @@ def _head(inputs: int, hidden: int, outputs: int) -> Part:
 
 
 class Grafit(Model):
-    """Images (B, 3, H, W) to embeddings of length one (B, D), and to logits (B, K) of coarse classes.
+    """Images (B, 3, H, W) to embeddings of length one (B, D), and to logits (B, C) of coarse classes.
 
     In evaluation, the logit of a class is log sum exp(cos(g(x), m_j) / sigma) over its images in the memory, so that
     the softmax over classes is the sum in eq. 2.3. In training, `outputs` has cos(g(x), m_j) / sigma for every image j
@@ -200,7 +200,7 @@ class Grafit(Model):
         return self._by_class(outputs.logits) if self.training else outputs.logits
 
     def _by_class(self, neighbours: Tensor) -> Tensor:
-        """log sum exp over the images of each class (B, K), from those of all images (B, N)."""
+        """log sum exp over the images of each class (B, C), from those of all images (B, N)."""
         xp, classes = array_module(neighbours.data), self.num_classes
         labels = to_device(self.memory_labels.data, "cpu")
         order = np.argsort(labels, kind="stable")

@@ -112,7 +112,7 @@ class LVViTConfig(TransformerConfig):
 
 
 class LVViT(Model):
-    """Images (B, 3, H, W) to logits (B, K).
+    """Images (B, 3, H, W) to logits (B, C).
 
     In evaluation, the logits are those of the class token plus half of the largest over all patches. In training,
     `outputs` has the logits of the class token alone, and those of each patch.

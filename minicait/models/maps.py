@@ -28,7 +28,7 @@ def token_rows(inside: Record, config: Config, token: int = 0) -> dict[str, np.n
 
 
 def class_maps(inside: Record, outputs: Outputs, config: Config) -> np.ndarray | None:
-    """A map for every class (B, K, N): the probability of the class in each patch, or the attention of its token."""
+    """A map for every class (B, C, N): the probability of the class in each patch, or the attention of its token."""
     if outputs.tokens is not None:
         return softmax(outputs.tokens.numpy(), -1).swapaxes(1, 2)
     several = (maps for maps in inside.class_attention.values() if maps.shape[3] == config.patches)  # without itself

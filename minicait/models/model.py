@@ -20,9 +20,9 @@ from .cost import Cost
 class Outputs(NamedTuple):
     """Everything an objective may look at. Axis 0 of each Tensor is the samples."""
 
-    logits: Tensor  # (B, K): what one evaluates; of a model in training, what learns from the labels
-    distilled: Tensor | None = None  # (B, K): the second head of DeiT
-    tokens: Tensor | None = None  # (B, N, K): LV-ViT's class for every patch
+    logits: Tensor  # (B, C): what one evaluates; of a model in training, what learns from the labels
+    distilled: Tensor | None = None  # (B, C): the second head of DeiT
+    tokens: Tensor | None = None  # (B, N, C): LV-ViT's class for every patch
     features: Tensor | None = None  # (B, d): what Grafit projects; of Grafit itself, the embedding
     predicted: Tensor | None = None  # (B, d): Grafit's prediction of the embedding of another view
 
@@ -35,7 +35,7 @@ class LazyTensor(NamedTuple):
 
 
 class Model(Module):
-    """Images (B, 3, H, W) to logits (B, K). Subclasses define `outputs`, and set `config` first in `__init__`.
+    """Images (B, 3, H, W) to logits (B, C). Subclasses define `outputs`, and set `config` first in `__init__`.
 
     no_decay           parameters without weight decay, by the last part of their name; everything 1-d goes without, too
     classifiers        names of layers and parameters that belong to classes, to be replaced for other classes, the head

@@ -127,7 +127,7 @@ class ClassBlock(nn.Module):
 
 
 class OutputPerToken(nn.Module):
-    """A linear layer with one output for each of K tokens: logit k = w_k . x_k + b_k, weights named `head.k`."""
+    """A linear layer with one output for each of C tokens: logit c = w_c . x_c + b_c, weights named `head.c`."""
 
     def __init__(self, dim: int, count: int, stream: Stream) -> None:
         for k in range(count):
@@ -190,7 +190,7 @@ class PatchConvNetConfig(Config):
 
 
 class PatchConvNet(Model):
-    """Images (B, 3, H, W) to logits (B, K).
+    """Images (B, 3, H, W) to logits (B, C).
 
     patch_size      a power of 2: the stem has a convolution of stride 2 for each factor of 2
     layer_scale     initial value of LayerScale

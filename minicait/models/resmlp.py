@@ -119,7 +119,7 @@ def _block(inputs: int, outputs: int, d: int, hidden: int) -> Part:
 
 
 class ResMLP(Model):
-    """Images (B, 3, H, W) to logits (B, K). The image size is fixed, because a matrix has a row for every patch.
+    """Images (B, 3, H, W) to logits (B, C). The image size is fixed, because a matrix has a row for every patch.
 
     layer_scale     initial value of LayerScale
     class_mlp       pool by two class-MLP blocks instead of the mean over patches

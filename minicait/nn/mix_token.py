@@ -45,9 +45,9 @@ class MixToken(Module):
         return ops.where(inside[..., None], ops.flip(x, 0), x)
 
     def labels(self, labels: Any, grid: Grid, classes: int, of_tokens: Any = None) -> tuple[np.ndarray, np.ndarray]:
-        """Labels of the images (B, K), mixed by area, and of every token, by the image it comes from.
+        """Labels of the images (B, C), mixed by area, and of every token, by the image it comes from.
 
-        of_tokens  labels of the tokens before mixing, (B, N) or (B, N, K); by default each has that of its image
+        of_tokens  labels of the tokens before mixing, (B, N) or (B, N, C); by default each has that of its image
         """
         labels, inside = _on_host(labels), in_box(grid, self.box(grid)).reshape(-1)
         tokens = labels[:, None] if of_tokens is None else _on_host(of_tokens)

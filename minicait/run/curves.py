@@ -33,6 +33,9 @@ def curves(panels: Mapping[str, Lines], x: str, y: Sequence[str], from_zero: boo
     x, y       labels of the axes: one for all horizontal axes, one for the vertical axis of each panel
     from_zero  vertical axes include 0
     """
+    for title, lines in panels.items():
+        if len(lines) > len(COLOURS):
+            raise ValueError(f"panel {title!r}: at most {len(COLOURS)} lines can be told apart, got {len(lines)}")
     drawn = [
         "\n".join(_panel(title, lines, x, label, from_zero))
         for (title, lines), label in zip(panels.items(), y, strict=True)
@@ -94,7 +97,7 @@ def axis(values: Sequence[float], start: float, end: float, whole: bool = False,
 def _panel(title: str, lines: Lines, x_label: str, y_label: str, from_zero: bool) -> Iterator[str]:
     points = [point for line in lines.values() for point in line if all(map(math.isfinite, point))] or [(0.0, 0.0)]
     xs, ys = zip(*points, strict=True)
-    places = _legend_places(list(lines)[: len(COLOURS)])
+    places = _legend_places(list(lines))
     right, bottom, top = WIDTH - EDGE, HEIGHT - 46, TOP + (places[-1][1] - places[0][1] if places else 0)
     x = axis(xs, LEFT, right, whole=all(float(value).is_integer() for value in xs))
     y = axis((*ys, 0) if from_zero else ys, bottom, top, widen=True)
@@ -110,7 +113,7 @@ def _panel(title: str, lines: Lines, x_label: str, y_label: str, from_zero: bool
     middle = (top + bottom) / 2
     yield f'<text x="{(LEFT + right) / 2:.0f}" y="{HEIGHT - 10}" text-anchor="middle">{escape(x_label)}</text>'
     yield f'<text transform="translate(16 {middle:.0f}) rotate(-90)" text-anchor="middle">{escape(y_label)}</text>'
-    for i, ((name, line), (left, base)) in enumerate(zip(lines.items(), places, strict=False)):
+    for i, ((name, line), (left, base)) in enumerate(zip(lines.items(), places, strict=True)):
         where = [(x.at(a), y.at(b)) for a, b in line if math.isfinite(a) and math.isfinite(b)]
         stroke = f'class="s{i}" stroke="{COLOURS[i]}" stroke-width="2" stroke-dasharray="{DASHES[i]}"'
         path = " ".join(f"{a:.1f},{b:.1f}" for a, b in where)

@@ -24,8 +24,8 @@ class Evaluation:
     """Arrays, so that a run can save them."""
 
     epoch: np.ndarray  # ()
-    totals: np.ndarray  # (K,): images of every class
-    correct: np.ndarray  # (K,): those of them that are classified correctly
+    totals: np.ndarray  # (C,): images of every class
+    correct: np.ndarray  # (C,): those of them that are classified correctly
     cells: np.ndarray  # (M, 3): true class, predicted class, images; with many classes only the worst of them
     worst: np.ndarray  # (W, 3): position in the dataset, true class, predicted class
     probabilities: np.ndarray  # (W,)

@@ -41,7 +41,7 @@ BATCH = 32  # images or windows that are computed together, and more if an image
 
 
 class Annotator(Expert):
-    """A trained model that makes label maps for some classes: `annotator(looks)` returns logits (B, rows, columns, K).
+    """A trained model that makes label maps for some classes: `annotator(looks)` returns logits (B, rows, columns, C).
 
     img_size  side of the images that the model takes, by default as in training; a model that classifies patches has
               more of them at a larger size
@@ -98,7 +98,7 @@ class Annotator(Expert):
         return View(np.concatenate(looks))
 
     def __call__(self, looks: Array) -> np.ndarray:
-        """Logits (B, rows, columns, K), from what `transform` made of the images, (B, 3, looks * side, side)."""
+        """Logits (B, rows, columns, C), from what `transform` made of the images, (B, 3, looks * side, side)."""
         apart = looks.reshape(len(looks), 3, self.looks, self.side, self.side).swapaxes(1, 2)
         flat = apart.reshape(-1, *apart.shape[2:])
         found = np.concatenate(list(in_pieces(self.model, flat, self.threads, self.micro_batch, self._logits)))

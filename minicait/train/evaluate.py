@@ -74,7 +74,7 @@ class Guesses:
 
 
 def predict(model: Module, images: Any, threads: int | None = None, micro_batch: int | None = None) -> np.ndarray:
-    """Logits (B, K) in evaluation mode, by micro-batches on threads.
+    """Logits (B, C) in evaluation mode, by micro-batches on threads.
 
     For a single image, the matrix products inside are spread over the threads instead: the last digits may then depend
     on their number. ValueError if a logit is not finite.
@@ -98,7 +98,7 @@ def predict_files(
     micro_batch: int | None = None,
     skip: Callable[[Path, BadImageError], None] | None = None,
 ) -> Iterator[tuple[Path, np.ndarray]]:
-    """Yield path and logits (K,) of image files, in order. Threads read the next files while a batch is computed.
+    """Yield path and logits (C,) of image files, in order. Threads read the next files while a batch is computed.
 
     A file that cannot be read raises BadImageError, unless `skip(path, error)` takes it.
     """

@@ -3,10 +3,10 @@
 An objective maps a model's `Outputs` and a dict of targets to the mean loss over the samples. Targets are arrays with
 the samples on axis 0, so that a batch can be cut along it:
 
-    labels        class indices (B,), or soft labels (B, K) after mixup
-    token_labels  the same for every patch, (B, N) or (B, N, K), such as a Loader with label maps adds; by default,
+    labels        class indices (B,), or soft labels (B, C) after mixup
+    token_labels  the same for every patch, (B, N) or (B, N, C), such as a Loader with label maps adds; by default,
                   every patch has the label of its image
-    teacher       logits of a teacher (B, K), for distillation
+    teacher       logits of a teacher (B, C), for distillation
     related       how every training image is related to each sample (B, N), for Grafit
     other_views   a target network's embeddings of the other views of the image (B, T - 1, D), for Grafit
 """

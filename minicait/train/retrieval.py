@@ -82,7 +82,7 @@ def spread(vectors: np.ndarray) -> tuple[float, float]:
 
 
 def class_logits(cos: np.ndarray, labels: np.ndarray, classes: int, sigma: float = SIGMA) -> np.ndarray:
-    """log sum exp(cos / sigma) over the images of each class (Q, K): eqs. 2.2 and 2.3 as a classifier."""
+    """log sum exp(cos / sigma) over the images of each class (Q, C): eqs. 2.2 and 2.3 as a classifier."""
     sums = np.zeros((len(cos), classes))
     weights = np.exp((cos - 1) / sigma)
     for label in np.unique(labels):
@@ -118,7 +118,7 @@ def average_precision(order: np.ndarray, right: np.ndarray) -> np.ndarray:
 def on_the_fly(
     cos: np.ndarray, order: np.ndarray, labels: np.ndarray, classes: int, k: int, sigma: float = SIGMA
 ) -> np.ndarray:
-    """Probability of each class (Q, K): the k nearest images vote with exp(cos / sigma), eq. 2.6."""
+    """Probability of each class (Q, C): the k nearest images vote with exp(cos / sigma), eq. 2.6."""
     nearest = order[:, :k]
     votes = np.exp((np.take_along_axis(cos, nearest, 1) - 1) / sigma)
     total = np.zeros((len(cos), classes))
@@ -140,7 +140,7 @@ def retrieval_scores(
     """Search the collection for every query.
 
     fine  fine labels of the collection; a query may have one that the collection does not have, and is left out
-    odds  log odds of the coarse classes (Q, K), if they are predicted
+    odds  log odds of the coarse classes (Q, C), if they are predicted
     """
     kept, count = np.isin(fine_of_queries, fine), 1 + int(fine.max(initial=0))
     neighbours = [k for k in NEIGHBOURS if k <= len(fine)] or [len(fine)]
@@ -165,7 +165,7 @@ def retrieval_scores(
 
 
 def neighbour_odds(collection: Embedded, queries: Embedded, classes: int, threads: int | None = None) -> np.ndarray:
-    """Log odds of the coarse classes (Q, K), by the neighbours of each query in the collection, as in Grafit."""
+    """Log odds of the coarse classes (Q, C), by the neighbours of each query in the collection, as in Grafit."""
 
     def odds(rows: np.ndarray, cos: np.ndarray) -> np.ndarray:
         return log_odds(class_logits(cos, collection.labels, classes))

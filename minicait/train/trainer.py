@@ -115,7 +115,7 @@ class Trainer:
         self.reverse: Reverse = reversed_rows
 
     def step(self, images: Any, targets: Any, total: int | None = None) -> float:
-        """Train on one batch and return its loss. Targets are class indices (B,), soft labels (B, K), or a dict.
+        """Train on one batch and return its loss. Targets are class indices (B,), soft labels (B, C), or a dict.
 
         total  images of the batch, if these are only the rows of this rank; else it takes its rows of them
         """

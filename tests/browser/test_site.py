@@ -77,7 +77,7 @@ def test_a_chapter_is_a_notebook(chapter, site, browser):
     cells = re.findall(r"^```\{code-cell\} ipython3\n(?::[^\n]*\n)*(.*?)\n```$", chapter.read_text(), re.M | re.S)
     assert code == [cell.strip("\n") for cell in cells]
     text = "\n".join(cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "markdown")
-    assert not re.findall(r"```\{|\{\w+\}`|\.md\)", text) and text.count("<details>") == text.count("</details>")
+    assert not re.findall(r"```\{|\{[\w:+-]+\}`|\.md\)|\]\(#", text) and text.count("<details>") == text.count("</details>")
     browser.open(site / f"chapters/{chapter.stem}.html")
     assert browser.run('return document.querySelector("p.notebook a").href').endswith(f"notebooks/{chapter.stem}.ipynb")
 

@@ -61,6 +61,11 @@ def test_an_axis_holds_its_values(values):
         assert found.low <= values[0] + 1e-9 * abs(values[0]) and all(tick_label(t, found.step) for t in found.ticks)
 
 
+def test_more_lines_than_colours():
+    with pytest.raises(ValueError, match="panel 'loss': at most 6 lines can be told apart, got 7"):
+        curves({"loss": {f"line {i}": [(0, i)] for i in range(7)}}, "x", "y")
+
+
 def test_axes_are_labelled():
     svg = curves({"one": {"a < b": [(0, 1)]}, "two": {}}, "epoch", ["loss", "top-1 in %"])
     assert labels(svg, "middle").count("epoch") == 2
