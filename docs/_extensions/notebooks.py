@@ -68,7 +68,7 @@ def _prose(text: str, folder: Path, config: Config) -> str:
         if fence["kind"] == "literalinclude":
             return _included(folder / fence["argument"], dict(OPTION.findall(fence["body"])), config)
         if fence["kind"] == "raw":
-            return "(An interactive figure: it is on the page of this chapter.)\n"
+            return "(A figure that is on the page of this chapter.)\n"
         if fence["kind"] == "figure":
             return f"![]({_picture(folder / fence['argument'])})\n\n{OPTION.sub('', fence['body']).strip()}\n"
         raise ValueError(f"{folder}: no notebook can show the directive {fence['kind']}")

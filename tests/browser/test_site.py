@@ -38,6 +38,52 @@ def test_a_page_fits_on_a_phone_in_the_dark(page, site, browser):
     assert browser.run("return document.documentElement.scrollWidth") <= 400
 
 
+SMALL = """return [...document.querySelectorAll("article svg text")]
+    .filter(e => e.getBoundingClientRect().width)
+    .flatMap(e => [e, ...e.querySelectorAll("tspan")])
+    .filter(e => [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()))
+    .filter(e => parseFloat(getComputedStyle(e).fontSize) * Math.hypot(e.getScreenCTM().a, e.getScreenCTM().b) < 8.9)
+    .map(e => e.textContent)"""
+OVERLAPPING = """const found = []
+    for (const svg of document.querySelectorAll("article svg")) {
+        const level = e => e.textContent.trim() && e.getBoundingClientRect().width && !e.getScreenCTM().b
+        const texts = [...svg.querySelectorAll("text")].filter(level)
+        const boxes = texts.map(e => e.getBoundingClientRect())
+        boxes.forEach((a, i) => boxes.slice(0, i).forEach((b, j) => {
+            const across = Math.min(a.right, b.right) - Math.max(a.left, b.left)
+            const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top)
+            if (across > 1 && down > 0.35 * Math.min(a.height, b.height))
+                found.push(`${texts[j].textContent} | ${texts[i].textContent}`)
+        }))
+    }
+    return found"""
+
+
+@pytest.mark.parametrize("width", [400, 1200])
+@pytest.mark.parametrize("page", PAGES)
+def test_words_in_pictures_can_be_read(page, width, site, browser):
+    """They have nine pixels or more, and none covers another."""
+    browser.open(site / page, width=width)
+    assert browser.run(SMALL) == []
+    assert browser.run(OVERLAPPING) == []
+
+
+@pytest.mark.parametrize("words, script", [
+    ('<text x="9" y="30" font-size="8">little</text>', SMALL),
+    ('<text x="9" y="30">one</text><text x="20" y="32">other</text>', OVERLAPPING),
+])  # fmt: skip
+def test_words_that_cannot_be_read_would_be_noticed(words, script, tmp_path, browser):
+    page = tmp_path / "page.html"
+    page.write_text(f'<article><svg width="200" height="100" font-size="12">{words}</svg></article>')
+    browser.open(page)
+    assert browser.run(script)
+    page.write_text(
+        '<article><svg width="200" height="100"><text x="9" y="30" font-size="12">one</text></svg></article>'
+    )
+    browser.open(page)
+    assert not browser.run(script)
+
+
 def test_formulas_are_there(site, browser):
     browser.open(site / "equations.html")
     assert browser.run('return document.querySelectorAll(".math .katex").length') > 10
@@ -77,7 +123,9 @@ def test_a_chapter_is_a_notebook(chapter, site, browser):
     cells = re.findall(r"^```\{code-cell\} ipython3\n(?::[^\n]*\n)*(.*?)\n```$", chapter.read_text(), re.M | re.S)
     assert code == [cell.strip("\n") for cell in cells]
     text = "\n".join(cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "markdown")
-    assert not re.findall(r"```\{|\{[\w:+-]+\}`|\.md\)|\]\(#", text) and text.count("<details>") == text.count("</details>")
+    assert not re.findall(r"```\{|\{[\w:+-]+\}`|\.md\)|\]\(#", text) and text.count("<details>") == text.count(
+        "</details>"
+    )
     browser.open(site / f"chapters/{chapter.stem}.html")
     assert browser.run('return document.querySelector("p.notebook a").href').endswith(f"notebooks/{chapter.stem}.ipynb")
 
