@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -77,10 +77,10 @@ def _needs_an_action(_: argparse.Namespace) -> int:
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise ValueError
-    return seconds
+    with contextlib.suppress(ValueError):
+        if math.isfinite(seconds := float(text)) and seconds > 0:
+            return seconds
+    raise argparse.ArgumentTypeError(f"seconds above 0, got {text!r}")
 
 
 def _init(args: argparse.Namespace) -> int:
@@ -106,8 +106,10 @@ def _check(args: argparse.Namespace) -> int:
     progress = Progress(folder)
     numbers = args.numbers or [exercise.number for exercise in progress.still_open()[:1]] or ["all"]
     exercises = [*EXERCISES] if numbers == ["all"] else [find(number) for number in dict.fromkeys(numbers)]
-    if args.hint and (len(exercises) > 1 or args.json):
-        raise ValueError("--hint is for one exercise, and not for JSON: name its number")
+    if args.hint and len(exercises) > 1:
+        raise ValueError("--hint is for one exercise: name its number")
+    if args.hint and args.json:
+        raise ValueError("--hint prints text: leave out --json")
     if args.hint:
         return _hint(exercises[0], progress)
     results = []
@@ -128,7 +130,7 @@ def _check(args: argparse.Namespace) -> int:
     return int(passed < len(results))
 
 
-@contextmanager
+@contextlib.contextmanager
 def _grader(folder: Path, args: argparse.Namespace) -> Iterator[Grader]:
     """Grades in another process. What the code prints goes to standard error if standard output is for JSON."""
 

@@ -26,7 +26,7 @@ def same(what: str, got: Any, want: Any, close: float | None = None) -> None:
     if not isinstance(got, np.ndarray | np.generic | float | int):
         raise Wrong(f"{what} is {_article(type(got).__name__)}, expected {expected}")
     if want.ndim and not isinstance(got, np.ndarray):
-        raise Wrong(f"{what} is the number {got!r}, expected {expected}")
+        raise Wrong(f"{what} is the number {got}, expected {expected}")
     kind = type(got).__name__ if type(got) in (bool, int) else str(np.asarray(got).dtype)
     got = np.asarray(got, want.dtype if type(got) is float and want.dtype.kind == "f" else None)
     if got.shape != want.shape:

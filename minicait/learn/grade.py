@@ -28,7 +28,7 @@ class Grader:
     ) -> None:  # fmt: skip
         require_exercises(folder)
         self.folder, self.run, self.seconds = folder, run, seconds
-        self.known = dict(known or {})
+        self.known = {} if known is None else known
 
     def grade(self, exercise: Exercise) -> Result:
         if exercise.number not in self.known:
@@ -74,9 +74,9 @@ def _listed(names: list[str]) -> str:
 
 
 def grade(folder: Path, number: str, seconds: float | None = None, known: dict[str, Result] | None = None) -> Result:
-    """Check one exercise in this process."""
-    exercise = find(number)
-    return Grader(folder, seconds=seconds, known=known).grade(exercise)
+    """Check one exercise in this process. `known` are results of others for the same files."""
+    others = {other: result for other, result in (known or {}).items() if other != number}
+    return Grader(folder, seconds=seconds, known=others).grade(find(number))
 
 
 def grade_all(folder: Path) -> Iterator[Result]:
