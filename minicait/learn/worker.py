@@ -50,7 +50,7 @@ class Worker:
                 return message
             self._show(message)
             message = self._next(end)
-        self._process.join(timeout=1)
+        self._process.join(timeout=0.5)  # its pipe may close a moment before it has ended
         code = self._process.exitcode
         self.close()
         if code is None:

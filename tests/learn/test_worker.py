@@ -38,14 +38,14 @@ def answer(folder, body):
         ("import os; os.kill(os.getpid(), 9)", "1.1: your code ended Python, by SIGKILL"),
         ("raise KeyboardInterrupt", f"1.1: KeyboardInterrupt in {HERE}: without a message (case: f = sin, x = -2)"),
         ("import sys; sys.exit(0)", f"1.1: SystemExit in {HERE}: 0 (case: f = sin, x = -2)"),
-        ("while True: pass", f"1.1: no result after 0.3 s, stopped in {HERE}: is there an endless loop?"),
-        (SWALLOWS, "1.1: no result after 0.3 s, and no exception stops it: is there an endless loop?"),
+        ("while True: pass", f"1.1: no result after 1 s, stopped in {HERE}: is there an endless loop?"),
+        (SWALLOWS, "1.1: no result after 1 s, and no exception stops it: is there an endless loop?"),
         ("return input()", f"1.1: EOFError in {HERE}: EOF when reading a line (case: f = sin, x = -2)"),
     ],
 )
 def test_what_ends_or_stops_a_check(body, sentence, running, tmp_path, monkeypatch):
-    monkeypatch.setattr(worker, "GRACE", 0.3)
-    result = Grader(answer(tmp_path, body), running[0].run, seconds=0.3).grade(find("1.1"))
+    monkeypatch.setattr(worker, "GRACE", 1.0)
+    result = Grader(answer(tmp_path, body), running[0].run, seconds=1).grade(find("1.1"))
     assert result.message == sentence and not result.passed
     after = Grader(tmp_path, running[0].run)
     assert after.grade(find("1.2")).passed and after.grade(find("3.1")).passed
