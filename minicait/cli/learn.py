@@ -9,7 +9,7 @@ import math
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -113,7 +113,7 @@ def _check(args: argparse.Namespace) -> int:
     if args.hint:
         return _hint(exercises[0], progress)
     results = []
-    with _grader(folder, args) as grader:
+    with _grader(folder, args, _on_stderr if args.json else _on_stdout) as grader:
         for exercise in exercises:
             results.append(grader.grade(exercise))
             progress.remember(results[-1])
@@ -131,15 +131,21 @@ def _check(args: argparse.Namespace) -> int:
 
 
 @contextlib.contextmanager
-def _grader(folder: Path, args: argparse.Namespace) -> Iterator[Grader]:
-    """Grades in another process. What the code prints goes to standard error if standard output is for JSON."""
-
-    def show(text: str) -> None:
-        lines = (printable(line) for line in text.expandtabs().split("\n"))
-        print("\n".join(lines), end="", flush=True, file=sys.stderr if args.json else sys.stdout)
-
+def _grader(folder: Path, args: argparse.Namespace, show: Callable[[str], None]) -> Iterator[Grader]:
+    """Grades in another process, and shows what the code prints there."""
     with Worker(show) as worker:
         yield Grader(folder, worker.run, args.timeout)
+
+
+def _on_stdout(text: str) -> None:
+    lines = (printable(line) for line in text.expandtabs().split("\n"))
+    print("\n".join(lines), end="", flush=True)
+
+
+def _on_stderr(text: str) -> None:
+    """Standard output is for JSON."""
+    with contextlib.redirect_stdout(sys.stderr):
+        _on_stdout(text)
 
 
 def _hint(exercise: Exercise, progress: Progress) -> int:
@@ -182,7 +188,7 @@ def _report(folder: Path, results: list[Result]) -> dict[str, Any]:
 def _status(args: argparse.Namespace) -> int:
     folder = _folder(args)
     progress = Progress(folder)
-    with _grader(folder, args) as grader:
+    with _grader(folder, args, show=lambda text: None) as grader:
         states = {exercise: _state(exercise, grader, progress) for exercise in EXERCISES}
     progress.write()
     if args.json:

@@ -230,7 +230,9 @@ def test_a_class_is_graded(here, capsys):
     assert rows["1.1"]["minutes"] == 5 and rows["1.1"]["seconds"] >= 0
     code, out, _ = run(capsys, "check", "1.1", "--folder", "ada", "--json")
     assert code == 0 and json.loads(out)["results"][0]["exercise"] == "1.1"
-    assert "1 of 27 exercises pass" in run(capsys, "check", "all", "--folder", "ada")[1]
+    out = run(capsys, "check", "all", "--folder", "ada")[1]
+    assert out.startswith("hello\n1.1 passed.\nhello\n1.2: ") and "1 of 27 exercises pass" in out
+    assert "hello" not in "".join(map(str, run(capsys, "status", "--folder", "ada")))
 
 
 def test_a_folder_that_is_read_only(here, capsys, monkeypatch):
