@@ -9,11 +9,14 @@ compare     the learner's values beside the project's, and the sentence about th
 functions   checks of a Function: forward and backward
 composed    checks of a function of Tensors: its value, and the gradients that the learner's engine computes
 checks      one file of checks for each part of the chapters
+source      what the text of a file says before it runs: unwritten functions, imports
 limit       a time limit for code that may never end
-grade       runs a check, and says in one sentence what it found
-progress    what was found, remembered in the learner's folder
+verdict     runs one check, and says in one sentence what it found
+grade       the results of exercises, and which earlier one is to blame
+worker      runs checks in a process of their own
+progress    which exercises have passed, remembered in the learner's folder
 
-Grading runs the learner's code in this process, as pytest would.
+`minicait learn` runs the learner's code in a process of its own; `grade` runs it in this one, as pytest would.
 """
 
 from .exercise import Exercise, Result

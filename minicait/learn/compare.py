@@ -11,24 +11,28 @@ import numpy as np
 from .exercise import Wrong
 
 CLOSE = {"float64": 1e-9, "float32": 1e-4}  # relative to the largest value, or to 1
+WIDENED = "; a NumPy float64 scalar, such as np.sqrt(2), widens float32 arrays, math.sqrt(2) does not"
 
 
 def same(what: str, got: Any, want: Any, close: float | None = None) -> None:
-    """Raise Wrong unless an array of the learner's has the shape, dtype and values that are wanted."""
+    """Raise Wrong unless an array of the learner's has the shape, dtype and values that are wanted.
+
+    A Python float has no dtype, so it is as good as any number of floating point.
+    """
     want = np.asarray(want)
+    expected = f"an array of shape {want.shape}" if want.ndim else "a number"
     if got is None:
         raise Wrong(f"{what} is None: is there a `return`?")
-    if type(got).__name__ == "Tensor" and hasattr(got, "data"):
-        raise Wrong(f"{what} is a Tensor, expected an array")
     if not isinstance(got, np.ndarray | np.generic | float | int):
-        raise Wrong(f"{what} is a {type(got).__name__}, expected an array of shape {want.shape}")
-    got = np.asarray(got)
+        raise Wrong(f"{what} is {_article(type(got).__name__)}, expected {expected}")
+    if want.ndim and not isinstance(got, np.ndarray):
+        raise Wrong(f"{what} is the number {got}, expected {expected}")
+    kind = type(got).__name__ if type(got) in (bool, int) else str(np.asarray(got).dtype)
+    got = np.asarray(got, want.dtype if type(got) is float and want.dtype.kind == "f" else None)
     if got.shape != want.shape:
         raise Wrong(f"{what} has shape {got.shape}, expected {want.shape}")
     if got.dtype != want.dtype:
-        scalar = "; np.sqrt(2) is a float64 and makes the result one, math.sqrt(2) does not"
-        widened = scalar if (str(got.dtype), str(want.dtype)) == ("float64", "float32") else ""
-        raise Wrong(f"{what} is {got.dtype}, expected {want.dtype}{widened}")
+        raise Wrong(f"{what} is {kind}, expected {want.dtype}{WIDENED if _widened(got, want) else ''}")
     close = CLOSE.get(str(want.dtype), 0) if close is None else close
     largest = float(np.abs(want[np.isfinite(want)]).max(initial=1)) if want.dtype.kind == "f" else 0
     with np.errstate(all="ignore"):
@@ -38,6 +42,14 @@ def same(what: str, got: Any, want: Any, close: float | None = None) -> None:
         at = f" at {list(place)}" if place else ""
         yours, expected = two(float(got[place]), float(want[place]))
         raise Wrong(f"{what} is wrong{at}: yours {yours}, expected {expected}")
+
+
+def _widened(got: np.ndarray, want: np.ndarray) -> bool:
+    return got.dtype == np.float64 and want.dtype == np.float32
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def two(a: float, b: float) -> tuple[str, str]:

@@ -46,7 +46,7 @@ class Result:
     verdict: str  # PASSED, NOT_WRITTEN, BLOCKED by an earlier exercise, or WRONG
     message: str = ""  # one sentence, with the number of the exercise; of one that passed, what else there is to say
     seconds: float = 0.0
-    needs: str = ""  # the earlier exercise, of one that is BLOCKED
+    needs: tuple[str, ...] = ()  # the earlier exercises to write or mend first, of one that is BLOCKED
 
     @property
     def passed(self) -> bool:

@@ -60,7 +60,7 @@ def _known() -> str:
     return ", ".join(f"{c}.1" if number == f"{c}.1" else f"{c}.1 to {number}" for c, number in last.items())
 
 
-def after(exercise: Exercise) -> Exercise | None:
-    """The next exercise, None after the last one."""
-    following = EXERCISES[EXERCISES.index(exercise) + 1 :]
-    return following[0] if following else None
+def direct_needs(exercise: Exercise) -> list[str]:
+    """What an exercise needs, without what those need in turn."""
+    implied = {number for need in exercise.needs for number in find(need).needs}
+    return [number for number in exercise.needs if number not in implied]

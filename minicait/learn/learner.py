@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from .exercise import Exercise, Wrong
+from .source import check_imports
 
 _numbers = itertools.count()
 
@@ -43,8 +45,6 @@ class Learner:
 
     def where(self, error: BaseException, exercise: Exercise | None = None) -> str:
         """The learner's line that raised an error; and the line of the exercise that led there, if it is another."""
-        if isinstance(error, SyntaxError) and error.filename and Path(error.filename).parent == self.folder:
-            return f"{Path(error.filename).name}, line {error.lineno}"
         lines, own = [], []
         trace = error.__traceback__
         while trace is not None:
@@ -56,14 +56,23 @@ class Learner:
             trace = trace.tb_next
         return "".join(lines[-1:]) + (f" (called in {own[-1]})" if own and own[-1] != lines[-1] else "")
 
+    def place(self, error: SyntaxError) -> str:
+        """The learner's line that Python cannot read; "" if their code raised the error itself."""
+        if not isinstance(error.filename, str) or Path(error.filename).parent != self.folder:
+            return ""
+        return f"{Path(error.filename).name}, line {error.lineno}"
+
+
+def require_exercises(folder: Path) -> None:
+    if not (folder / "__init__.py").is_file() or not (folder / "by_hand.py").is_file():
+        missing = "it does not exist" if not folder.is_dir() else "it has no by_hand.py and __init__.py"
+        raise ValueError(f"{folder} is no folder of exercises: {missing}; `minicait learn init` makes one")
+
 
 @contextmanager
 def opened(folder: Path) -> Iterator[Learner]:
     """Import a folder as a package of its own; at the end, forget it."""
     folder = folder.absolute()
-    if not (folder / "__init__.py").is_file() or not (folder / "by_hand.py").is_file():
-        missing = "it does not exist" if not folder.is_dir() else "it has no by_hand.py and __init__.py"
-        raise ValueError(f"{folder} is no folder of exercises: {missing}; `minicait learn init` makes one")
     package = f"_learner_{next(_numbers)}"
     spec = spec_from_file_location(
         package,
@@ -87,7 +96,9 @@ class _FromSource(SourceFileLoader):
     """Compiles the source every time: a cached file may be older than a change within the same second."""
 
     def get_code(self, fullname: str) -> CodeType:
-        return compile(self.get_data(self.path), self.path, "exec", dont_inherit=True)
+        tree = ast.parse(self.get_data(self.path), self.path)
+        check_imports(Path(self.path), tree)
+        return compile(tree, self.path, "exec", dont_inherit=True)
 
 
 class _Finder(MetaPathFinder):

@@ -1,12 +1,13 @@
-"""Progress: results and hints shown, remembered in a small file in the learner's folder.
+"""Progress: which exercises have passed, and which hints were shown, in a small file in the learner's folder.
 
-A result is valid until a file changes. Grading never reads this file: `check` always runs the code.
+It only says what to do next. Grading never reads it, and nor does JSON output: anybody can edit it.
 """
 
 from __future__ import annotations
 
 import json
 from contextlib import suppress
+from datetime import date
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ MOST = 100_000  # bytes
 class Progress:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.results: dict[str, dict[str, Any]] = {}
+        self.passed: dict[str, dict[str, str]] = {}  # the day, and a digest of the files
         self.hints: dict[str, int] = {}
         with suppress(OSError, ValueError, RecursionError, KeyError, TypeError):
             path = folder / FILE
@@ -32,35 +33,32 @@ class Progress:
 
     def _read(self, content: Any) -> None:
         """Take what has the right form: the file may be damaged, or written by hand."""
-        results, hints = (content[key] if isinstance(content[key], dict) else {} for key in ("results", "hints"))
+        passed, hints = (content[key] if isinstance(content[key], dict) else {} for key in ("passed", "hints"))
         for number in (exercise.number for exercise in EXERCISES):
-            if isinstance(result := results.get(number), dict):
-                self.results[number] = result
+            with suppress(ValueError, KeyError, TypeError):
+                day, code = passed[number]["day"], passed[number]["code"]
+                self.passed[number] = {"day": date.fromisoformat(day).isoformat(), "code": str(code)}
             if isinstance(shown := hints.get(number), int):
                 self.hints[number] = shown
 
     def write(self) -> None:
         """Nothing depends on the file, so a folder that is read-only is no error."""
         with suppress(OSError):
-            write_text(self.folder / FILE, json.dumps({"results": self.results, "hints": self.hints}, indent=1))
+            write_text(self.folder / FILE, json.dumps({"passed": self.passed, "hints": self.hints}, indent=1))
 
     def remember(self, result: Result) -> None:
-        self.results[result.number] = {
-            "verdict": result.verdict, "message": result.message, "needs": result.needs,
-            "code": code_of(self.folder),
-        }  # fmt: skip
+        self.passed.pop(result.number, None)
+        if result.passed:
+            self.passed[result.number] = {"day": date.today().isoformat(), "code": code_of(self.folder)}
 
-    def known(self, exercise: Exercise) -> Result | None:
-        """What the last check found, if the learner's files are still the same."""
-        found = self.results.get(exercise.number, {})
-        if found.get("code") != code_of(self.folder):
-            return None
-        verdict, message, needs = (str(found.get(key, "")) for key in ("verdict", "message", "needs"))
-        return Result(exercise.number, verdict, message, needs=needs)
+    def passed_on(self, exercise: Exercise) -> str | None:
+        """The day on which the files as they are now passed."""
+        found = self.passed.get(exercise.number, {})
+        return found["day"] if found.get("code") == code_of(self.folder) else None
 
-    def first_open(self) -> Exercise | None:
-        """The first exercise that has not passed yet."""
-        return next((e for e in EXERCISES if self.results.get(e.number, {}).get("verdict") != "passed"), None)
+    def still_open(self) -> list[Exercise]:
+        """The exercises that have not passed yet."""
+        return [exercise for exercise in EXERCISES if exercise.number not in self.passed]
 
     def next_hint(self, number: str, count: int) -> int:
         """Index of the hint to show: the next one each time, and after the last one that again."""

@@ -22,6 +22,8 @@ def lay_out(folder: Path) -> list[Path]:
         raise ValueError(f"{folder} is a file; name a new folder")
     if folder.is_dir() and any(folder.iterdir()):
         raise ValueError(f"{folder} is not empty, and nothing in it is overwritten; name a new folder")
+    if (above := folder.absolute().parent).joinpath("by_hand.py").is_file():
+        raise ValueError(f"{above} is a folder of exercises already; name a new folder outside it")
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, text in starters().items():

@@ -104,7 +104,7 @@ MISTAKES = [
     Mistake("6.1", "scores -= scores.max(axis=-1, keepdims=True)", "pass", "(case: scores up to thousands)"),
     Mistake("6.1", "maps /= maps.sum(axis=-1", "maps /= maps.sum(axis=-2", "the output is wrong at [0, 0, 0]"),
     Mistake("6.1", "heads, d // heads).transpose(0, 2, 1, 3)", "heads, d // heads).transpose(0, 2, 1, 3) + 0 * x.sum(dtype=np.float64)",
-            "the output is float64, expected float32; np.sqrt(2) is a float64 "),
+            "the output is float64, expected float32; a NumPy float64 scalar, such as np.sqrt(2), widens"),
     Mistake("6.2", "keepdims=True)) * scale", "keepdims=True))", "the gradient of q is wrong at [0, 0, 0]"),
     Mistake("6.2", "dk = dscores.swapaxes(-1, -2) @ q", "dk = dscores.swapaxes(-1, -2) @ k", "the gradient of k is wrong at [0, 0, 0]"),
     Mistake("6.2", "dv = maps.swapaxes(-1, -2) @ g", "dv = maps @ g", "the gradient of v "),

@@ -1,0 +1,129 @@
+"""Nothing that a learner's code does ends, stops or forges the grading of the command line."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from minicait.cli import main
+from minicait.learn import find, worker
+from minicait.learn.grade import Grader
+from minicait.learn.worker import Printed, Worker
+from tests.learn.folders import write
+from tests.learn.test_grading import DERIVATIVE, HERE
+
+SWALLOWS = """while True:  # twice: the exception of the timer may come between two rounds of the inner loop
+        try:
+            while True:
+                try:
+                    f(x)
+                except:
+                    pass
+        except:
+            pass"""
+
+
+@pytest.fixture(scope="module")
+def running():
+    """A worker, and what it showed."""
+    shown = []
+    with Worker(shown.append) as worker:
+        yield worker, shown
+
+
+def answer(folder, body):
+    return write(folder, {"by_hand.py": (DERIVATIVE, f"    {body}\n")})
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ("import os; os._exit(0)", "1.1: your code ended Python, with exit code 0"),
+        ("import os; os.kill(os.getpid(), 9)", "1.1: your code ended Python, by SIGKILL"),
+        ("raise KeyboardInterrupt", f"1.1: KeyboardInterrupt in {HERE}: without a message (case: f = sin, x = -2)"),
+        ("import sys; sys.exit(0)", f"1.1: SystemExit in {HERE}: 0 (case: f = sin, x = -2)"),
+        ("while True: pass", f"1.1: no result after 1 s, stopped in {HERE}: is there an endless loop?"),
+        (SWALLOWS, "1.1: no result after 1 s, and no exception stops it: is there an endless loop?"),
+        ("return input()", f"1.1: EOFError in {HERE}: EOF when reading a line (case: f = sin, x = -2)"),
+    ],
+)
+def test_what_ends_or_stops_a_check(body, sentence, running, tmp_path, monkeypatch):
+    monkeypatch.setattr(worker, "GRACE", 1.0)
+    result = Grader(answer(tmp_path, body), running[0].run, seconds=1).grade(find("1.1"))
+    assert result.message == sentence and not result.passed
+    after = Grader(tmp_path, running[0].run)
+    assert after.grade(find("1.2")).passed and after.grade(find("3.1")).passed
+
+
+def test_what_is_printed_is_shown_as_it_comes(running, tmp_path):
+    worker, shown = running
+    shown.clear()
+    body = "print('hello'); import sys; print('x', file=sys.stderr, end='')\n    return 1.0"
+    Grader(answer(tmp_path, body), worker.run).grade(find("1.1"))
+    assert "".join(shown) == "hello\nx\n"
+
+
+def test_a_flood_of_output_is_cut():
+    shown = []
+    printed = Printed(shown.append)
+    for line in range(1000):
+        print("line", line, file=printed)
+    printed.finish()
+    assert "".join(shown).splitlines() == [*(f"line {i}" for i in range(20)), "... and 8,740 more characters"]
+    shown.clear()
+    printed = Printed(shown.append)
+    printed.write("y" * 5000)
+    printed.finish()
+    assert "".join(shown) == "y" * 2000 + "\n... and 3,000 more characters\n"
+
+
+def test_what_is_printed_is_no_result_and_no_escape(tmp_path, capfd):
+    """Neither through Python nor through a subprocess."""
+    forged = json.dumps({"passed": 1, "of": 1})
+    body = f"import os; print('''{forged}'''); print('\\x1b[31mred\\ta'); os.system('echo {{}}')\n    return 7.0"
+    folder = answer(tmp_path, body)
+    assert main(["learn", "check", "1.1", "--folder", str(folder), "--json"]) == 1
+    out, err = capfd.readouterr()
+    report = json.loads(out)
+    assert (report["passed"], report["results"][0]["verdict"]) == (0, "wrong")
+    assert {*err.splitlines()} == {forged, "\\x1b[31mred" + " " * 8 + "a", "{}"}
+
+
+def test_ctrl_c_ends_the_command(tmp_path):
+    folder = answer(tmp_path, "print('begun', flush=True)\n    " + SWALLOWS)
+    command = [sys.executable, "-m", "minicait", "learn", "check", "1.1", "--folder", str(folder)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout.readline() == "begun\n"
+    start = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (130, "minicait: stopped\n")
+    assert time.monotonic() - start < 10  # the limit is 20 s
+    with pytest.raises(ProcessLookupError):  # nothing is left behind
+        _wait_for_group(process.pid)
+
+
+def test_a_check_ends_with_its_parent(tmp_path):
+    folder = answer(tmp_path, "print('begun', flush=True)\n    " + SWALLOWS)
+    command = [sys.executable, "-m", "minicait", "learn", "check", "1.1", "--folder", str(folder)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+    )
+    assert process.stdout.readline() == "begun\n"
+    process.kill()
+    process.communicate()
+    with pytest.raises(ProcessLookupError):
+        _wait_for_group(process.pid)
+
+
+def _wait_for_group(group):
+    """Raise ProcessLookupError as soon as no process of a group is left."""
+    for _ in range(100):
+        os.killpg(group, 0)
+        time.sleep(0.1)
