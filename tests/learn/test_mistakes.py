@@ -93,7 +93,7 @@ MISTAKES = [
     Mistake("3.2", "db = a.swapaxes(-1, -2) @ g", "db = a.T @ g", "(case: (2, 3, 4) @ (2, 4, 5))"),
     Mistake("4.1", "v = rng.standard_normal(np.shape(f(x)))", "v = np.ones(np.shape(f(x)))",
             "a gradient that is 7 times too large was called right (case: softmax)"),
-    Mistake("4.1", "1e-6 * np.abs", "1e-2 * np.abs", "a gradient that is 0.1 % too large was called right"),
+    Mistake("4.1", "1e-6 * np.abs", "1e-2 * np.abs", "a gradient that is 0.1% too large was called right"),
     Mistake("4.1", "if not difference <= 1e-6 * np.abs(slopes).sum() + 1e-10:", "if difference > 1e-6 * np.abs(slopes).sum() + 1e-10:",
             "a gradient that is not a number was called right"),
     Mistake("4.1", "np.abs(slopes).sum() + 1e-10", "np.abs(slopes).sum()", "a right gradient was called wrong"),

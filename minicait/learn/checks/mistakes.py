@@ -60,7 +60,7 @@ def entry_wrong(row: int, column: int) -> Callable[[Array], Array]:
 
 VALUES: dict[str, Callable[[Array], Array]] = {
     "7 times too large": lambda g: 7 * g,
-    "0.1 % too large": lambda g: 1.001 * g,
+    "0.1% too large": lambda g: 1.001 * g,
     "zero": lambda g: 0 * g,
     "of the wrong sign": lambda g: -g,
     "transposed": lambda g: g.T.copy(),
