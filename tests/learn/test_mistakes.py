@@ -83,7 +83,7 @@ MISTAKES = [
             "x.grad is float64, expected float32"),
     Mistake("3.1", "(*range(added), *repeated)", "tuple(range(added))", "ValueError in tensor.py, line "),
     Mistake("3.1", ".reshape(shape)\n\n\nclass MatMul", "\n\n\nclass MatMul", "the result has shape (3,), expected (3, 1)"),
-    Mistake("3.1", "unbroadcast(g * a, b.shape)", "g * a", "the gradient of b has shape (3, 1), expected ()"),
+    Mistake("3.1", "unbroadcast(g * a, b.shape)", "g * a", "the gradient of b has shape (3, 1), expected () (case: Multiply.backward, (3, 1) and ())"),
     Mistake("3.1", "g.sum(axis=(*", "g.mean(axis=(*", "the result is wrong at [0]: yours "),
     Mistake("3.1", "    added =", BY_SIZE, "the result is wrong at [0, 0]: yours -1.120, expected 0.912 (case: from (3, 3) to (1, 3))"),
     Mistake("3.2", "da = g @ b.swapaxes(-1, -2)", "da = g @ b", "ValueError in tensor.py, line "),

@@ -29,7 +29,8 @@ def unbroadcasting(me: Learner) -> None:
         same("the result", theirs(given, shape), unbroadcast(g, shape))
         unchanged("unbroadcast", ["g"], [given], [g])
     for name, ours in (("Add", ops.add), ("Multiply", ops.multiply)):
-        cases = [*table(name.lower(), "broadcast", prefix=f"{name}, "), normal(f"{name}, (3, 1) and ()", (3, 1), ())]
+        label = f"{name}.backward, "
+        cases = [*table(name.lower(), "broadcast", prefix=label), normal(f"{label}(3, 1) and ()", (3, 1), ())]
         check_function(me, me.get(f"tensor.{name}"), ours, ("a", "b"), cases)
 
 
