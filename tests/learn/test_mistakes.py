@@ -154,6 +154,8 @@ MISTAKES = [
     Mistake("6.3", "return y.transpose(0, 2, 1, 3)", "return np.exp(y)", "operand 'Tensor' does not support ufuncs"),
     Mistake("6.3", "    return y.transpose(0, 2, 1, 3).reshape(batch, tokens, width // 3)",
             "    return np.concatenate([[y[:, i]] for i in range(heads)])", "the result is a NumPy array of Tensors"),
+    Mistake("6.3", "return y.transpose(0, 2, 1, 3)", "return Tensor(y.data).transpose(0, 2, 1, 3)",
+            "no input got a gradient: somewhere between them and the result, .data or a new Tensor was used instead of the Tensor"),
     Mistake("6.3", "q, k, v = (qkv.reshape", "q, k, v = (Tensor(qkv.data).reshape",
             "qkv got no gradient: somewhere between it and the result, .data or a new Tensor was used instead of the Tensor"),
     Mistake("7.1", 'return x + drop(w["gamma_2"] * ', 'return x + drop(', "the output is wrong at [0, 0, 0]"),

@@ -123,8 +123,10 @@ class Function:
     """A differentiable operation: `forward` takes arrays and returns one; `backward` takes the upstream gradient, of
     the shape of that result, and returns the gradient of each input: one array, or a tuple. Neither edits an argument.
 
-    What backward needs of the inputs or of the result, forward keeps with `ctx.save(...)`. Results have the dtype of the
-    arrays, float64 or float32: a NumPy scalar such as np.sqrt(2) is float64 and widens them, math.sqrt(2) does not.
+    What backward needs of the inputs or of the result, forward keeps with `ctx.save(...)`.
+
+    Results have the dtype of the arrays, float64 or float32. A NumPy scalar such as np.sqrt(2) is a float64 and widens
+    float32; math.sqrt(2) does not.
     """
 
     @staticmethod
