@@ -53,17 +53,23 @@ def _compare(
     got = a_tensor(me, theirs(tensors))
     same("the output", got.data, want, close)
     got.backward(cotangent(want.shape, want.dtype))
-    if cut := [name for name in gradients if tensors[name].grad is None]:
-        start = "no input" if len(cut) == len(inputs) > 1 else ", ".join(cut)
-        it = "it" if len(cut) == 1 else "them"
-        raise Wrong(
-            f"{start} got {'a' if start == 'no input' else 'no'} gradient: somewhere between {it} and the result, "
-            ".data or a new Tensor was used instead of the Tensor"
-        )
+    not_cut({name: tensors[name] for name in gradients})
     for name, g in gradients.items():
         same(f"the gradient of {name}", tensors[name].grad, g, close)
         if not np.array_equal(tensors[name].data, inputs[name]):
             raise Wrong(f"the values of {name} were changed")
+
+
+def not_cut(tensors: Mapping[str, Any]) -> None:
+    """Raise Wrong if backward has reached only some of these leaves, or none."""
+    cut = [name for name, x in tensors.items() if x.grad is None]
+    if not cut:
+        return
+    none = len(cut) == len(tensors) > 1
+    raise Wrong(
+        f"{'no input got a' if none else ', '.join(cut) + ' got no'} gradient: somewhere between "
+        f"{'it' if len(cut) == 1 else 'them'} and the result, .data or a new Tensor was used instead of the Tensor"
+    )
 
 
 def a_tensor(me: Learner, result: Any) -> Any:

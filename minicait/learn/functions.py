@@ -36,9 +36,10 @@ class Tried:
         return dict(zip(names, self.arrays, strict=True)) | settings
 
 
-def table(op: str, *variants: str, prefix: str = "") -> list[Tried]:
-    """Rows of the project's own table of cases, which test its operations. `prefix` begins their names."""
-    return [Tried(prefix + case.variant, case.arrays()) for case in CASES if case.op == op and case.variant in variants]
+def table(op: str, *variants: str, prefix: str = "", between: str = ", ") -> list[Tried]:
+    """Rows of the project's own table of cases, which test its operations, named by their shapes behind the prefix."""
+    found = [case.arrays() for case in CASES if case.op == op and case.variant in variants]
+    return [Tried(prefix + between.join(str(x.shape) for x in arrays), arrays) for arrays in found]
 
 
 def normal(name: str, *shapes: tuple[int, ...], size: float = 1.0, seed: int = 0, **settings: Any) -> Tried:

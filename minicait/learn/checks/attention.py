@@ -86,7 +86,7 @@ def talking_heads(me: Learner) -> None:
     theirs = me.get("attention.talking_heads")
     for tried in [
         normal("3 heads, 4 tokens", (2, 4, 36), (3, 3), (3,), (3, 3), (3,)),
-        *table("talking_heads_attention", "two heads", "four heads"),
+        *table("talking_heads_attention", "two heads", "four heads", prefix="qkv, W_l, b_l, W_w, b_w of shapes "),
         normal("1 head, 1 token", (1, 1, 6), (1, 1), (1,), (1, 1), (1,)),
     ]:
         me.case = tried.name

@@ -13,7 +13,17 @@ from autograd.random import Stream
 from ... import create_model
 from ...models.cait import CaiT, ClassAttentionBlock, SelfAttentionBlock
 from ..compare import cotangent, same
-from ..composed import a_tensor, check_against, check_module, expected, like, random_weights, set_weights, without
+from ..composed import (
+    a_tensor,
+    check_against,
+    check_module,
+    expected,
+    like,
+    not_cut,
+    random_weights,
+    set_weights,
+    without,
+)
 from ..exercise import Wrong
 from ..learner import Learner
 
@@ -85,6 +95,7 @@ def stochastic_depth(me: Learner) -> None:
         _share("the share of dropped samples", np.array([1 - kept.mean()]), rate, len(x))
         g = cotangent(x.shape, np.float32)
         y.backward(g)
+        not_cut({"the branch": branch})
         same("the gradient of the branch", branch.grad, np.where(kept, g / np.float32(1 - rate), np.float32(0)))
     _draws(me, lambda rng: theirs(make(x[:10]), 0.5, rng).data[:, 0, 0] == 0)
 
@@ -130,7 +141,7 @@ def whole_model(me: Learner) -> None:
         check_module(me, partial(_called_with_class, of_block, heads), block, inputs)
     images = _tokens(3, 3, 12, 12)
     for depth, last, heads in ((2, 1, 2), (1, 2, 4), (3, 1, 1)):
-        me.case = f"CaiT with {depth} + {last} blocks, {heads} heads, 9 patches"
+        me.case = f"CaiT with {depth} + {last} blocks, {heads} head{'s' * (heads > 1)}, 9 patches"
         model = CaiT(**SMALL, depth=depth, depth_token_only=last, heads=heads)  # type: ignore[arg-type]
         weights = random_weights(model)
         want, found = expected(model, weights, {}, images)

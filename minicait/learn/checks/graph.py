@@ -18,8 +18,9 @@ from ..learner import Learner
 def recording(me: Learner) -> None:
     make, base = me.get("tensor.Tensor"), me.get("tensor.Function")
     add, multiply = me.get("tensor.Add"), me.get("tensor.Multiply")
-    check_function(me, add, ops.add, ("a", "b"), table("add", "same shape", "tall", prefix="a + b, "))
-    check_function(me, multiply, ops.multiply, ("a", "b"), table("multiply", "same shape", "tall", prefix="a * b, "))
+    for function, ours, name, sign in ((add, ops.add, "add", "+"), (multiply, ops.multiply, "multiply", "*")):
+        cases = table(name, "same shape", "tall", prefix=f"a {sign} b of shapes ")
+        check_function(me, function, ours, ("a", "b"), cases)
 
     class Power(base):  # type: ignore[misc, valid-type]
         @staticmethod

@@ -29,8 +29,8 @@ def unbroadcasting(me: Learner) -> None:
         same("the result", theirs(given, shape), unbroadcast(g, shape))
         unchanged("unbroadcast", ["g"], [given], [g])
     for name, ours in (("Add", ops.add), ("Multiply", ops.multiply)):
-        label = f"{name}.backward, "
-        cases = [*table(name.lower(), "broadcast", prefix=label), normal(f"{label}(3, 1) and ()", (3, 1), ())]
+        label = f"{name}.backward for shapes "
+        cases = [*table(name.lower(), "broadcast", prefix=label), normal(f"{label}(3, 1), ()", (3, 1), ())]
         check_function(me, me.get(f"tensor.{name}"), ours, ("a", "b"), cases)
 
 
@@ -43,6 +43,6 @@ def matmul(me: Learner) -> None:
         normal("(1, 2, 3, 4) @ (5, 1, 4, 2)", (1, 2, 3, 4), (5, 1, 4, 2)),
         normal("(1, 1) @ (1, 1)", (1, 1), (1, 1)),
         normal("no rows: (2, 0, 4) @ (4, 3)", (2, 0, 4), (4, 3)),
-        *table("matmul", "broadcast batches", "wide", "many"),
+        *table("matmul", "broadcast batches", "wide", "many", between=" @ "),
     ]
     check_function(me, me.get("tensor.MatMul"), ops.matmul, ("a", "b"), cases)
