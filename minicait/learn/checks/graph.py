@@ -100,7 +100,7 @@ def order(me: Learner) -> None:
     me.case = "60 diamonds on top of each other: 60 times y = x + x, x = y * x, with 2^60 paths"
     top = leaf
     for _ in range(60):
-        top = made(y := made(top, top), top)
+        top = made(made(top, top), top)
     _ordered(me, top, 120)
     me.case = "200 operations, each on 1 to 3 of the last 12 Tensors, at random"
     rng, tensors = np.random.default_rng(0), [leaf]
