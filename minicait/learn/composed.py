@@ -36,20 +36,57 @@ def check_against(
     me: Learner, theirs: Callable[[dict[str, Any]], Any], inputs: Mapping[str, np.ndarray], want: np.ndarray,
     gradients: Mapping[str, np.ndarray], close: float | None = None,
 ) -> None:  # fmt: skip
-    """The same, with the value and the gradients given."""
+    """The same, with the value and the gradients given, in float64; then once more in float32."""
+    case = me.case
+    for dtype in (np.float64, np.float32):
+        me.case = case + (", float32" if dtype == np.float32 else "")
+        cast = [{name: x.astype(dtype) for name, x in arrays.items()} for arrays in (inputs, gradients)]
+        _compare(me, theirs, cast[0], want.astype(dtype), cast[1], close)
+
+
+def _compare(
+    me: Learner, theirs: Callable[[dict[str, Any]], Any], inputs: Arrays, want: np.ndarray, gradients: Arrays,
+    close: float | None,
+) -> None:  # fmt: skip
     make = me.get("tensor.Tensor")
     tensors = {name: make(x.copy(), requires_grad=True) for name, x in inputs.items()}
-    got = theirs(tensors)
-    if not isinstance(got, make):
-        raise Wrong(f"the result is {'None' if got is None else f'a {type(got).__name__}'}, expected a Tensor")
+    got = a_tensor(me, theirs(tensors))
     same("the output", got.data, want, close)
     got.backward(cotangent(want.shape, want.dtype))
+    not_cut({name: tensors[name] for name in gradients})
     for name, g in gradients.items():
-        if tensors[name].grad is None:
-            raise Wrong(f"{name} got no gradient: is it part of the graph?")
         same(f"the gradient of {name}", tensors[name].grad, g, close)
         if not np.array_equal(tensors[name].data, inputs[name]):
             raise Wrong(f"the values of {name} were changed")
+
+
+def not_cut(tensors: Mapping[str, Any]) -> None:
+    """Raise Wrong if backward has reached only some of these leaves, or none."""
+    cut = [name for name, x in tensors.items() if x.grad is None]
+    if not cut:
+        return
+    none = len(cut) == len(tensors) > 1
+    raise Wrong(
+        f"{'no input got a' if none else ', '.join(cut) + ' got no'} gradient: somewhere between "
+        f"{'it' if len(cut) == 1 else 'them'} and the result, .data or a new Tensor was used instead of the Tensor"
+    )
+
+
+def a_tensor(me: Learner, result: Any) -> Any:
+    """The result of a function, which has to be a Tensor of the learner's."""
+    make = me.get("tensor.Tensor")
+    if isinstance(result, np.ndarray) and result.dtype == object:
+        raise Wrong(
+            "the result is a NumPy array of Tensors: a function of NumPy's was given Tensors, use your operations"
+        )
+    if not isinstance(result, make):
+        raise Wrong(f"the result is {'None' if result is None else f'a {type(result).__name__}'}, expected a Tensor")
+    return result
+
+
+def like(array: np.ndarray, w: Mapping[str, Any]) -> np.ndarray:
+    """A constant with the dtype of the Tensors, so that it does not widen them."""
+    return array.astype(next(iter(w.values())).data.dtype)
 
 
 def random_weights(module: Module, seed: int = 0) -> Arrays:

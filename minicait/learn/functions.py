@@ -26,23 +26,20 @@ class Tried:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def astype(self, dtype: Any) -> Tried:
+        """A copy, with this dtype."""
         settings = {k: v.astype(dtype) if isinstance(v, np.ndarray) else v for k, v in self.settings.items()}
         return Tried(self.name, [x.astype(dtype) for x in self.arrays], settings)
 
-
-class Saved:
-    """The ctx of a forward."""
-
-    def __init__(self) -> None:
-        self.saved: tuple[Any, ...] = ()
-
-    def save(self, *values: Any) -> None:
-        self.saved = values
+    def named(self, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """All arrays, with those among the settings. `names` are those of the inputs."""
+        settings = {k: v for k, v in self.settings.items() if isinstance(v, np.ndarray)}
+        return dict(zip(names, self.arrays, strict=True)) | settings
 
 
-def table(op: str, *variants: str, prefix: str = "") -> list[Tried]:
-    """Rows of the project's own table of cases, which test its operations. `prefix` begins their names."""
-    return [Tried(prefix + case.variant, case.arrays()) for case in CASES if case.op == op and case.variant in variants]
+def table(op: str, *variants: str, prefix: str = "", between: str = ", ") -> list[Tried]:
+    """Rows of the project's own table of cases, which test its operations, named by their shapes behind the prefix."""
+    found = [case.arrays() for case in CASES if case.op == op and case.variant in variants]
+    return [Tried(prefix + between.join(str(x.shape) for x in arrays), arrays) for arrays in found]
 
 
 def normal(name: str, *shapes: tuple[int, ...], size: float = 1.0, seed: int = 0, **settings: Any) -> Tried:
@@ -64,20 +61,28 @@ def check_function(
     for tried in cases:
         for dtype in (np.float64, np.float32):
             me.case = tried.name + (", float32" if dtype == np.float32 else "")
-            _compare(theirs, ours, names, tried.astype(dtype), forward, backward)
+            _compare(me, theirs, ours, names, tried.astype(dtype), forward, backward)
     if backward:
         me.case = cases[0].name
-        contract(theirs, cases[0])
+        contract(me, theirs, cases[0])
+
+
+def context(me: Learner, theirs: Any, arrays: Sequence[np.ndarray]) -> Any:
+    """The ctx that forward gets for these arrays: a node of the learner's own engine."""
+    make = me.get("tensor.Tensor")
+    return me.get("tensor.Context")(theirs, tuple(make(x, requires_grad=True) for x in arrays))
 
 
 def _compare(
-    theirs: Any, ours: Callable[..., ag.Tensor], names: Sequence[str], tried: Tried, forward: bool, backward: bool
-) -> None:
-    arrays, ctx = [x.copy() for x in tried.arrays], Saved()
+    me: Learner, theirs: Any, ours: Callable[..., ag.Tensor], names: Sequence[str], tried: Tried,
+    forward: bool, backward: bool,
+) -> None:  # fmt: skip
+    given = tried.astype(tried.arrays[0].dtype)
+    ctx, before, now = context(me, theirs, given.arrays), tried.named(names), given.named(names)
     tensors = [ag.Tensor(x, requires_grad=True) for x in tried.arrays]
     want = ours(*tensors, **tried.settings)
-    got = theirs.forward(ctx, *arrays, **tried.settings)
-    unchanged("forward", names, arrays, tried.arrays)
+    got = theirs.forward(ctx, *given.arrays, **given.settings)
+    unchanged("forward", [*now], [*now.values()], [*before.values()])
     if forward:
         same("the output", got, want.numpy())
     if not backward:
@@ -85,9 +90,9 @@ def _compare(
     g = cotangent(want.shape, want.dtype)
     gradients = [x.numpy() for x in ag.grad(want, tensors, g) if x is not None]
     for call in ("", " in a second call with the same ctx"):
-        given = g.copy()
-        found = theirs.backward(ctx, given)
-        unchanged("backward", ["g", *names], [given, *arrays], [g, *tried.arrays])
+        upstream = g.copy()
+        found = theirs.backward(ctx, upstream)
+        unchanged("backward", ["g", *now], [upstream, *now.values()], [g, *before.values()])
         same_gradients(names, found, gradients, call)
 
 
@@ -105,13 +110,19 @@ def same_gradients(names: Sequence[str], found: Any, gradients: Sequence[np.ndar
         same(f"the gradient of {name}{call}", got, want)
 
 
-def contract(theirs: Any, tried: Tried) -> None:
+def contract(me: Learner, theirs: Any, tried: Tried) -> None:
     """Run a learner's Function on the project's engine, under `autograd.check_grads`: see `autograd.contract`."""
 
     def forward(ctx: Any, *arrays: np.ndarray) -> Any:
-        return theirs.forward(ctx, *arrays, **tried.settings)
+        own = context(me, theirs, arrays)
+        y = theirs.forward(own, *arrays, **tried.settings)
+        ctx.save(own, *vars(own).values())  # their arrays, too: the contract watches what is saved
+        return y
 
-    methods = {"forward": staticmethod(forward), "backward": staticmethod(theirs.backward)}
+    def backward(ctx: Any, g: np.ndarray) -> Any:
+        return theirs.backward(ctx.saved[0], g)
+
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     adapted: Any = type(theirs.__name__, (ag.Function,), methods)
     try:
         ag.check_grads(adapted.apply, tried.arrays, directions=1, float32_tolerance=None)

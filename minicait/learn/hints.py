@@ -104,7 +104,8 @@ HINTS: dict[str, tuple[str, ...]] = {
     "8.2": (
         "Read the four steps in the docstring, and write them one line each. part(w, ...) hands weights on.",
         "In the class-attention block, LN(z) is of class token and patches together, and norm2 is of the class token.",
-        "cls_token has a gradient, so add the zeros to it as a Tensor. LN and head see (B, d): slice the token away.",
+        "cls_token needs its gradient: add the zeros to the Tensor, and not to its .data. LN and head see (B, d): "
+        "slice the token away.",
     ),
     "9.1": (
         "m and v are new means; the corrected ones, with a hat, are only for the step and are not returned.",

@@ -6,11 +6,13 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import minicait.learn
 from minicait.learn.starters_folder import starters
 from tests.learn.folders import NAMES, SOLUTIONS, functions, places
+from tests.learn.solutions import by_hand, layers, mixing, optim, tensor
 
 SHIPPED = [p for p in Path(minicait.learn.__file__).parent.rglob("*") if p.suffix in (".py", ".md")]
 GIVES_AWAY = 12  # parts of a statement: shorter ones, such as `return a + b`, are in many programs
@@ -90,12 +92,51 @@ def test_an_answer_in_a_hint_would_be_found(monkeypatch, tmp_path):
 
 
 def test_answers_have_the_layout_of_the_starters():
-    texts = starters()
+    texts, written = starters(), {(place.file, place.name) for place in PLACES}
     assert sorted(name for name in texts if name.endswith(".py") and name != "test_my_engine.py") == NAMES
     for name in NAMES:
         ours, theirs = (ast.parse(t) for t in ((SOLUTIONS / name).read_text(), texts[name]))
-        signatures = {key: ast.unparse(node.args) for key, node in functions(theirs).items()}
-        assert signatures.items() <= {key: ast.unparse(node.args) for key, node in functions(ours).items()}.items()
+        answers = functions(ours)
+        for key, node in functions(theirs).items():
+            assert ast.unparse(answers[key].args) == ast.unparse(node.args)
+            assert ast.get_docstring(answers[key]) == ast.get_docstring(node)
+            if (name, key) not in written:
+                assert ast.unparse(answers[key]) == ast.unparse(node)
+
+
+def test_starters_import_what_the_answers_use():
+    def imports(text):
+        return sorted(ast.unparse(n) for n in ast.parse(text).body if isinstance(n, ast.Import | ast.ImportFrom))
+
+    for name in NAMES:
+        assert imports(starters()[name]) == imports((SOLUTIONS / name).read_text())
+
+
+def test_numbers_in_docstrings_are_right():
+    neuron = by_hand.neuron_gradient(x=2, w=0.5, b=-0.6, t=1)
+    ctx = tensor.Context(None, ())
+    ctx.save(np.array([0.25, 0.75]))
+    dx = layers.Softmax.backward(ctx, np.array([1.0, 0.0]))
+    y = layers.Gelu.forward(ctx, np.array([-1.0, 0.0, 1.0]))
+    share = mixing.cutmix(np.zeros((2, 3, 32, 32)), np.eye(2), (0, 8, 0, 16))[1][0, 0]
+    for file, said in (
+        ("by_hand.py", f"({', '.join(f'{g:.4f}' for g in neuron)}), rounded to four digits"),
+        ("layers.py", f"dx is ({dx[0]:g}, {dx[1]:g})"),
+        ("layers.py", f"gives ({y[0]:.4f}, {y[1]:g}, {y[2]:.4f})"),
+        ("mixing.py", f"so mu is {share}"),
+        ("optim.py", f"is {optim.learning_rate(50, total=100, warmup=0, peak=1.0, final=0.0)}"),
+    ):
+        assert said in starters()[file]
+
+
+def test_numbers_and_arrays_on_either_side_of_a_tensor():
+    x = tensor.Tensor(np.array([1.0, 2.0], np.float32), requires_grad=True)
+    two = np.array([2.0, 2.0])
+    for y, want in ((two * x, [2, 4]), (two + x, [3, 4]), (two - x, [1, 0]), (x - two, [-1, 0]), (x / 2, [0.5, 1])):
+        assert isinstance(y, tensor.Tensor) and y.data.dtype == np.float32
+        np.testing.assert_array_equal(y.data, want)
+    with pytest.raises(TypeError):
+        np.exp(x)
 
 
 def test_starters_are_small_and_need_only_numpy():

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from autograd import ops
+from autograd import Tensor, ops
 
 from ... import nn
 from ..composed import check_composed, check_module, without
-from ..functions import Tried, check_function, normal, table
+from ..exercise import Wrong
+from ..functions import Tried, check_function, context, normal, table
 from ..learner import Learner
 
 
 def _cases() -> list[Tried]:
     return [
+        normal("1 head, 4 tokens", (1, 4, 6), (1, 4, 6), (1, 4, 6), heads=1),
         normal("2 heads, 5 tokens", (2, 5, 8), (2, 5, 8), (2, 5, 8), heads=2),
         normal("1 head, 3 queries, 4 keys", (1, 3, 6), (1, 4, 6), (1, 4, 6), heads=1),
         normal("3 heads, 1 query, 7 keys", (2, 1, 12), (2, 7, 12), (2, 7, 12), heads=3),
@@ -25,8 +28,51 @@ def _cases() -> list[Tried]:
     ]
 
 
+def _simplest() -> list[Tried]:
+    """Cases whose result is clear without computing it: one for each step of forward."""
+    q, k, v = _cases()[2].arrays
+    return [
+        Tried("1 head, v = 1: the weights of a query sum to 1 over the keys", [q, k, 0 * v + 1], {"heads": 1}),
+        Tried("1 head, q = 0: each result is the mean of v", [0 * q, k, v], {"heads": 1}),
+        Tried("2 heads, q = 0: each result is the mean of v", [0 * q, k, v], {"heads": 2}),
+    ]
+
+
+def _mistaken(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Iterator[tuple[str, Tensor]]:
+    """What typical mistakes compute, and what they are."""
+    d = q.shape[-1]
+    per_head = d // heads
+    yield "the scale 1 / sqrt(d/h) is missing", ops.attention(q * per_head**0.5, k, v, heads)
+    yield "the scores are divided by d/h, not by its root", ops.attention(q * per_head**-0.5, k, v, heads)
+    if heads > 1:
+        yield "the scores are divided by sqrt(d), not by sqrt(d/h)", ops.attention(q * heads**-0.5, k, v, heads)
+    if 1 < heads < d:
+        order = np.arange(d).reshape(per_head, heads).T.ravel()  # the channels of a head are h apart
+        mixed = ops.attention(q[..., order], k[..., order], v[..., order], heads)
+        yield "the last axis was split into (d/h, h), not into (h, d/h)", mixed[..., np.argsort(order)]
+
+
 def forward(me: Learner) -> None:
-    check_function(me, me.get("attention.Attention"), ops.attention, ("q", "k", "v"), _cases(), backward=False)
+    theirs = me.get("attention.Attention")
+    for tried in [*_simplest(), *_cases()]:
+        try:
+            check_function(me, theirs, ops.attention, ("q", "k", "v"), [tried], backward=False)
+        except Wrong as wrong:
+            raise Wrong(f"{wrong}{_reason(me, theirs, tried)}") from None
+
+
+def _reason(me: Learner, theirs: Any, tried: Tried) -> str:
+    """Why a result is wrong, if that is known."""
+    got = theirs.forward(context(me, theirs, tried.arrays), *tried.astype(np.float64).arrays, **tried.settings)
+    q, k, v = (Tensor(x) for x in tried.arrays)
+    heads: int = tried.settings["heads"]
+    want = ops.attention(q, k, v, heads).numpy()
+    if np.shape(got) != want.shape or np.asarray(got).dtype.kind != "f" or np.allclose(got, want):
+        return ""
+    if not np.isfinite(got).all() and np.abs(tried.arrays[0]).max() > 10:
+        return "; e^x overflows for large scores, unless you subtract the largest of each row first"
+    found = (why for why, y in _mistaken(q, k, v, heads) if np.allclose(got, y.numpy()))
+    return f"; {why}" if (why := next(found, "")) else ""
 
 
 def backward(me: Learner) -> None:
@@ -40,7 +86,7 @@ def talking_heads(me: Learner) -> None:
     theirs = me.get("attention.talking_heads")
     for tried in [
         normal("3 heads, 4 tokens", (2, 4, 36), (3, 3), (3,), (3, 3), (3,)),
-        *table("talking_heads_attention", "two heads", "four heads"),
+        *table("talking_heads_attention", "two heads", "four heads", prefix="qkv, W_l, b_l, W_w, b_w of shapes "),
         normal("1 head, 1 token", (1, 1, 6), (1, 1), (1,), (1, 1), (1,)),
     ]:
         me.case = tried.name

@@ -28,6 +28,8 @@ def gradient_check(me: Learner) -> str:
                 raise Wrong(f"a gradient that is {mistake} was called right")
             caught += 1
         for mistake, manner in MANNERS.items():
+            if mistake == "edits v" and f(X).ndim == 0:
+                continue  # v may be a NumPy scalar, which nothing can edit
             if _verdict(theirs(f, manner(backward), X.copy())) is True:
                 raise Wrong(f"a backward that {mistake} was called right")
             caught += 1

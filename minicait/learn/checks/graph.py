@@ -18,8 +18,9 @@ from ..learner import Learner
 def recording(me: Learner) -> None:
     make, base = me.get("tensor.Tensor"), me.get("tensor.Function")
     add, multiply = me.get("tensor.Add"), me.get("tensor.Multiply")
-    check_function(me, add, ops.add, ("a", "b"), table("add", "same shape", "tall", prefix="a + b, "))
-    check_function(me, multiply, ops.multiply, ("a", "b"), table("multiply", "same shape", "tall", prefix="a * b, "))
+    for function, ours, name, sign in ((add, ops.add, "add", "+"), (multiply, ops.multiply, "multiply", "*")):
+        cases = table(name, "same shape", "tall", prefix=f"a {sign} b of shapes ")
+        check_function(me, function, ours, ("a", "b"), cases)
 
     class Power(base):  # type: ignore[misc, valid-type]
         @staticmethod
@@ -81,28 +82,33 @@ def _maker(me: Learner, function: Any = None, shape: tuple[int, ...] = ()) -> Ca
 
 def order(me: Learner) -> None:
     leaf, made = me.get("tensor.Tensor")(0.0, requires_grad=True), _maker(me)
-    me.case = "a leaf"
+    me.case = "consumers_first(x) of a leaf x"
     _ordered(me, leaf, 0)
-    me.case = "x * x"
-    _ordered(me, made(leaf, leaf), 1)
-    me.case = "a diamond: a = f(x), b = g(a), c = h(a, b), d = k(b, c)"
-    a = made(leaf)
-    b = made(a)
-    c = made(a, b)
-    _ordered(me, made(b, c), 4)
-    _ordered(me, made(c, b), 4)
-    me.case = "60 diamonds on top of each other, 2^60 paths"
+    me.case = "consumers_first(y), y = x * x with a leaf x"
+    y = made(leaf, leaf)
+    _ordered(me, y, 1, y=y)
+    me.case = "consumers_first(b), a = x + x, b = a * a with a leaf x"
+    a = made(leaf, leaf)
+    b = made(a, a)
+    _ordered(me, b, 2, a=a, b=b)
+    for last in ("d = b * c", "d = c * b"):
+        me.case = f"consumers_first(d), a = x + x, b = a + x, c = a * b, {last} with a leaf x"
+        b = made(a, leaf)
+        c = made(a, b)
+        d = made(b, c) if last == "d = b * c" else made(c, b)
+        _ordered(me, d, 4, a=a, b=b, c=c, d=d)
+    me.case = "60 diamonds on top of each other: 60 times y = x + x, x = y * x, with 2^60 paths"
     top = leaf
     for _ in range(60):
-        top = made(made(top), top)
+        top = made(made(top, top), top)
     _ordered(me, top, 120)
-    me.case = "a random graph of 200 operations"
+    me.case = "200 operations, each on 1 to 3 of the last 12 Tensors, at random"
     rng, tensors = np.random.default_rng(0), [leaf]
     for _ in range(200):
         chosen = rng.integers(max(0, len(tensors) - 12), len(tensors), size=rng.integers(1, 4))
         tensors.append(made(*(tensors[i] for i in chosen)))
     _ordered(me, tensors[-1], None)
-    me.case = "a chain of 20,000 operations"
+    me.case = "a chain: 20,000 times x = f(x)"
     top = leaf
     for _ in range(20_000):
         top = made(top)
@@ -115,15 +121,18 @@ def order(me: Learner) -> None:
             top, top.node = top.node.inputs[0], None
 
 
-def _ordered(me: Learner, output: Any, size: int | None) -> None:
+def _ordered(me: Learner, output: Any, size: int | None, **names: Any) -> None:
+    """Raise Wrong unless consumers_first(output) is right. `names` are those of the Tensors, if there are few."""
     found = me.get("tensor.consumers_first")(output)
     if not isinstance(found, list):
         raise Wrong(f"the result is {'None' if found is None else f'a {type(found).__name__}'}, expected a list")
     place = {id(y): i for i, y in enumerate(found)}
+    called = {id(y): name for name, y in names.items()}
+    listed = ": " + ", ".join(called.get(id(y), "x") for y in found[:9]) if names and found else ""
     if len(place) < len(found):
-        raise Wrong(f"a Tensor is in the list twice: it has {len(found)} entries for {len(place)} Tensors")
+        raise Wrong(f"the list has a Tensor twice, {len(found)} entries for {len(place)} Tensors{listed}")
     if any(y.node is None for y in found):
-        raise Wrong("a leaf is in the list")
+        raise Wrong(f"the list has a leaf{listed}")
     wanted, stack = {id(output)} if output.node is not None else set(), [output]
     while stack:
         y = stack.pop()
@@ -133,11 +142,14 @@ def _ordered(me: Learner, output: Any, size: int | None) -> None:
                 stack.append(x)
     assert size is None or len(wanted) == size
     if missing := wanted - place.keys():
-        raise Wrong(f"the list has {len(wanted) - len(missing)} of {len(wanted)} Tensors")
+        raise Wrong(f"the list has {len(wanted) - len(missing)} of {len(wanted)} Tensors{listed}")
+    if len(found) > len(wanted):
+        raise Wrong(f"the list has {len(found)} Tensors, {len(wanted)} of which the output was computed from{listed}")
     for y in found:
         for x in y.node.inputs:
             if x.node is not None and place[id(x)] < place[id(y)]:
-                raise Wrong(f"entry {place[id(x)]} is an input of entry {place[id(y)]}, so it must come after it")
+                earlier, later = (called.get(id(t), f"the Tensor at [{place[id(t)]}]") for t in (x, y))
+                raise Wrong(f"{earlier} is an input of {later}, so it must come after it in the list{listed}")
 
 
 class _Weighted:
@@ -165,6 +177,9 @@ def backward(me: Learner) -> None:
     me.case = "y = 3 x, a second call"
     weighted([x], [3.0]).backward()
     _leaf_has(x, np.array(6.0))
+    me.case = "y = 3 x of shape (3,), without an upstream gradient"
+    weighted([x := leaf(3)], [3.0]).backward()
+    _leaf_has(x, np.full(3, 3.0))
 
     g = np.array([1.0, -2.0, 5.0])
     given = g.copy()
@@ -186,6 +201,18 @@ def backward(me: Learner) -> None:
     _leaf_has(x, 2 * g)
     if other.grad is not None:
         raise Wrong("an input for which backward returned None got a gradient")
+    me.case = "m = 2 a, then an operation on x and m that returns None for m"
+    x, a = leaf(3), leaf(3)
+    weighted([x, weighted([a], [2.0])], [1, None]).backward(given)
+    _leaf_has(x, g)
+    if a.grad is not None:
+        raise Wrong("a got a gradient, although backward returned None for m")
+    me.case = "m = 2 a, an operation on x and m that returns None for m, and to its result 3 m is added"
+    x, a = leaf(3), leaf(3)
+    m = weighted([a], [2.0])
+    weighted([weighted([x, m], [1, None]), m], [1, 3.0]).backward(given)
+    _leaf_has(x, g)
+    _leaf_has(a, 6 * g, "a")
     me.case = "a + b, then a + (a + b): both got the same array from backward"
     a, b = leaf(3), leaf(3)
     middle = weighted([a, b], [1, 1])
@@ -197,7 +224,16 @@ def backward(me: Learner) -> None:
     b.grad *= 0
     if not np.array_equal(given, g) or not np.array_equal(a.grad, 2 * g):
         raise Wrong("the .grad of a leaf shares its memory with g or with another .grad: copy it")
-    me.case = "60 diamonds on top of each other"
+    me.case = "a diamond: y = 2 x, z = y + 3 x"
+    x = leaf(3)
+    weighted([weighted([x], [2.0]), x], [1, 3.0]).backward(given)
+    _leaf_has(x, 5 * g)
+    me.case = "two diamonds: y = 2 x, z = x + 3 y, z + 5 y"
+    x = leaf(3)
+    y = weighted([x], [2.0])
+    weighted([weighted([x, y], [1, 3.0]), y], [1, 5.0]).backward(given)
+    _leaf_has(x, 17 * g)
+    me.case = "60 diamonds on top of each other: 60 times x = x / 2 + x / 2"
     x = top = leaf()
     for _ in range(60):
         top = weighted([weighted([top], [0.5]), top], [1, 0.5])
@@ -220,6 +256,12 @@ def backward(me: Learner) -> None:
     x = leaf(3)
     x.backward(given)
     _leaf_has(x, g)
+    me.case = "y = 3 x in float32, without an upstream gradient"
+    x = make(np.zeros(3, np.float32), True)
+    y = weighted([x], [3.0])
+    y.data = np.zeros(3, np.float32)
+    y.backward()
+    _leaf_has(x, np.full(3, 3, np.float32))
 
 
 def _leaf_has(x: Any, g: np.ndarray, name: str = "x") -> None:

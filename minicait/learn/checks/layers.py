@@ -12,7 +12,7 @@ from ..learner import Learner
 
 def softmax(me: Learner) -> None:
     cases = [
-        *table("softmax", "last axis", "wide"),
+        *table("softmax", "last axis", "wide", prefix="x of shape "),
         normal("one column", (3, 1)),
         normal("four axes", (2, 2, 3, 5)),
         normal("scores up to thousands", (3, 4), size=1000.0),
@@ -25,7 +25,7 @@ def layer_norm(me: Learner) -> None:
         return ops.layer_norm(x, weight, bias)
 
     cases = [
-        *table("layer_norm", "plain", "wide"),
+        *table("layer_norm", "plain", "wide", prefix="x, weight, bias of shapes "),
         normal("no axis but the last", (6,), (6,), (6,)),
         normal("one channel", (3, 1), (1,), (1,)),
         Tried("a mean of 100", [100 + x if x.ndim > 1 else x for x in normal("", (4, 8), (8,), (8,)).arrays]),
@@ -37,7 +37,7 @@ def layer_norm(me: Learner) -> None:
 
 def gelu(me: Learner) -> None:
     far = np.array([[-40.0, -8.0, -1.0, 0.0], [1.0, 3.0, 8.0, 40.0]])
-    cases = [*table("gelu", "plain", "wide"), Tried("from -40 to 40", [far])]
+    cases = [*table("gelu", "plain", "wide", prefix="x of shape "), Tried("from -40 to 40", [far])]
     check_function(me, me.get("layers.Gelu"), ops.gelu, ("x",), cases)
 
 

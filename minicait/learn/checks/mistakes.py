@@ -47,27 +47,35 @@ def backward_of(op: Callable[[ag.Tensor], ag.Tensor]) -> Backward:
     return backward
 
 
-def _last_entry_lost(g: Array) -> Array:
-    g = g.copy()
-    g[-1, -1] = 0
-    return g
+def entry_wrong(row: int, column: int) -> Callable[[Array], Array]:
+    """A change of a single entry, by a tenth of the largest."""
+
+    def change(g: Array) -> Array:
+        g = g.copy()
+        g[row, column] += 0.1 * np.abs(g).max()
+        return g
+
+    return change
 
 
 VALUES: dict[str, Callable[[Array], Array]] = {
     "7 times too large": lambda g: 7 * g,
-    "0.1 % too large": lambda g: 1.001 * g,
+    "0.1% too large": lambda g: 1.001 * g,
     "zero": lambda g: 0 * g,
     "of the wrong sign": lambda g: -g,
     "transposed": lambda g: g.T.copy(),
     "rolled by one entry": lambda g: np.roll(g, 1),
-    "without its last entry": _last_entry_lost,
     "flattened": lambda g: g.reshape(-1),
     "not a number": lambda g: g * np.nan,
-}
+} | {f"wrong at [{row}, {column}]": entry_wrong(row, column) for row in range(4) for column in range(4)}
 
 
 def spoiled(backward: Backward, change: Callable[[Array], Array]) -> Backward:
     return lambda x, v: change(backward(x, v))
+
+
+def ignores_cotangent(backward: Backward) -> Backward:
+    return lambda x, v: backward(x, np.ones_like(v))
 
 
 def edits_cotangent(backward: Backward) -> Backward:
@@ -89,6 +97,7 @@ def edits_input(backward: Backward) -> Backward:
 
 
 MANNERS: dict[str, Callable[[Backward], Any]] = {
+    "ignores v": ignores_cotangent,
     "edits v": edits_cotangent,
     "edits x": edits_input,
 }

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
+from typing import Any
 
 import numpy as np
 
 from autograd import Tensor, ops
 
 from ..compare import same, unchanged
-from ..composed import check_composed
+from ..composed import check_composed, like
 from ..learner import Learner
 
 SIZES = [((2, 3, 8, 8), 4), ((1, 3, 6, 9), 3), ((3, 1, 4, 4), 1), ((2, 2, 5, 5), 5)]  # of images, and p
@@ -50,4 +50,7 @@ def embedding(me: Learner) -> None:
         def ours(w: dict[str, Tensor], tokens: np.ndarray = tokens) -> Tensor:
             return ops.linear(tokens, w["proj.weight"].reshape(5, -1), w["proj.bias"])
 
-        check_composed(me, partial(theirs, images), ours, weights)
+        def called(w: dict[str, Any], images: np.ndarray = images) -> Any:
+            return theirs(like(images, w), w)
+
+        check_composed(me, called, ours, weights)

@@ -14,6 +14,8 @@ from ..learner import Learner
 SHAPES = [  # of an input, and of what it was broadcast to
     ((4,), (3, 4)), ((3, 1), (3, 4)), ((3, 1), (2, 3, 4)), ((), (2, 3)), ((1, 1), (5, 1)), ((2, 1, 4), (2, 3, 4)),
     ((3, 4), (3, 4)), ((1,), (0,)), ((1, 4), (0, 4)),
+    ((3, 1), (3, 3)), ((1, 3), (3, 3)), ((3,), (3, 3)), ((), (3, 3)),  # sizes that do not tell the axes apart
+    ((2, 1, 2), (2, 2, 2)), ((2, 1), (2, 2, 2)), ((1, 2, 1), (2, 2, 2)), ((1, 3), (1, 3)), ((1,), (3, 1)),
 ]  # fmt: skip
 
 
@@ -27,7 +29,8 @@ def unbroadcasting(me: Learner) -> None:
         same("the result", theirs(given, shape), unbroadcast(g, shape))
         unchanged("unbroadcast", ["g"], [given], [g])
     for name, ours in (("Add", ops.add), ("Multiply", ops.multiply)):
-        cases = [*table(name.lower(), "broadcast", prefix=f"{name}, "), normal(f"{name}, (3, 1) and ()", (3, 1), ())]
+        label = f"{name}.backward for shapes "
+        cases = [*table(name.lower(), "broadcast", prefix=label), normal(f"{label}(3, 1), ()", (3, 1), ())]
         check_function(me, me.get(f"tensor.{name}"), ours, ("a", "b"), cases)
 
 
@@ -40,6 +43,6 @@ def matmul(me: Learner) -> None:
         normal("(1, 2, 3, 4) @ (5, 1, 4, 2)", (1, 2, 3, 4), (5, 1, 4, 2)),
         normal("(1, 1) @ (1, 1)", (1, 1), (1, 1)),
         normal("no rows: (2, 0, 4) @ (4, 3)", (2, 0, 4), (4, 3)),
-        *table("matmul", "broadcast batches", "wide", "many"),
+        *table("matmul", "broadcast batches", "wide", "many", between=" @ "),
     ]
     check_function(me, me.get("tensor.MatMul"), ops.matmul, ("a", "b"), cases)

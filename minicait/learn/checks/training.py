@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from autograd import ops
+
 from ...data.picture import normalise
 from ...data.shapes import Shapes
 from ..compare import same
@@ -15,7 +17,7 @@ from ..learner import Learner
 SIZES = [(8, 3), (8, 4), (5, 16), (6, 1)]  # images in a batch, and in a micro-batch
 
 SIDE, PATCH, DIM, DEPTH, HEADS = 16, 4, 32, 2, 2
-IMAGES, NEW_IMAGES, STEPS, BATCH, PEAK = 4000, 500, 800, 32, 4e-3
+IMAGES, NEW_IMAGES, STEPS, BATCH, PEAK, SEED = 4000, 500, 800, 32, 4e-3, 0
 ENOUGH = 0.85  # accuracy on new images
 
 
@@ -66,19 +68,36 @@ def learns(me: Learner) -> str:
     make, first, model = me.get("tensor.Tensor"), me.get("cait.initial_weights"), me.get("cait.cait")
     arrays = first(len(Shapes.classes), SIDE, PATCH, DIM, DEPTH, HEADS)
     w = {name: make(x.copy(), requires_grad=True) for name, x in arrays.items()}
+    images, labels = shapes(IMAGES, 0)
+
+    def loss_of(chosen: Any) -> float:
+        logits = model(images[chosen], w, HEADS).data
+        return ops.cross_entropy(logits, np.eye(logits.shape[-1], dtype=logits.dtype)[labels[chosen]]).item()
+
     me.case = f"{STEPS} steps of {BATCH} images, peak {PEAK:g}"
-    losses = me.get("training.train")(w, HEADS, *shapes(IMAGES, 0), STEPS, BATCH, PEAK, 0)
+    at_first = loss_of(np.random.default_rng(SEED).integers(IMAGES, size=BATCH))
+    losses = me.get("training.train")(w, HEADS, images.copy(), labels.copy(), STEPS, BATCH, PEAK, SEED)
     if not isinstance(losses, list) or len(losses) != STEPS:
         raise Wrong(f"expected a list of {STEPS} losses")
+    for step, loss in enumerate(losses):
+        if np.ndim(loss) or np.asarray(loss).dtype.kind not in "fi":
+            raise Wrong(f"losses[{step}] is a {type(loss).__name__}, expected a number")
+        if not np.isfinite(loss):
+            raise Wrong(f"losses[{step}] is {loss}: is the learning rate right, and is the gradient?")
+    if abs(losses[0] - at_first) > 0.01:
+        raise Wrong(
+            f"losses[0] is wrong: yours {losses[0]:.3f}, expected {at_first:.3f}, of the first weights and images"
+        )
     if all(np.array_equal(w[name].data, x) for name, x in arrays.items()):
         raise Wrong("no weight has changed: does the optimiser step, and are the new values in w?")
-    images, labels = shapes(NEW_IMAGES, 1)
-    right = model(images, w, HEADS).data.argmax(axis=-1) == labels
-    accuracy = float(right.mean())
+    new_images, new_labels = shapes(NEW_IMAGES, 1)
+    accuracy = float((model(new_images, w, HEADS).data.argmax(axis=-1) == new_labels).mean())
+    at_last, now = loss_of(slice(0, 1000)), float(np.mean(losses[-20:]))
     if not accuracy >= ENOUGH:
-        was, now = losses[0], float(np.mean(losses[-20:]))
         raise Wrong(
-            f"{accuracy:.1%} of {NEW_IMAGES} new images are right, expected {ENOUGH:.0%}; the loss was {was:.2f} at "
-            f"first and {now:.2f} over the last 20 steps"
+            f"{accuracy:.1%} of {NEW_IMAGES} new images are right, expected {ENOUGH:.0%}; the loss was "
+            f"{losses[0]:.2f} at first and {now:.2f} over the last 20 steps"
         )
+    if abs(now - at_last) > 0.1 + 0.5 * at_last:
+        raise Wrong(f"the last 20 losses are {now:.3f} on average, but the weights in w have a loss of {at_last:.3f}")
     return f"{accuracy:.1%} of {NEW_IMAGES} new images are right, {ENOUGH:.0%} were asked for"

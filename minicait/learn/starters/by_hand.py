@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 
@@ -11,7 +12,7 @@ def numerical_derivative(f: Callable[[float], float], x: float, delta: float = 1
     f      takes a number and returns one
     delta  the step, called h in many books and Δ in chapter 1
 
-    Example: numerical_derivative(lambda x: x * x, 3.0) returns 6.0 to nine digits.
+    Example: numerical_derivative(lambda x: x * x, 3.0) returns 6.0 to ten digits.
     """
     raise NotImplementedError("1.1")
 
@@ -21,6 +22,6 @@ def neuron_gradient(x: float, w: float, b: float, t: float) -> tuple[float, floa
 
         z = w x + b,    y = tanh z,    L = (y - t)^2 / 2
 
-    Example: with x = 2, w = 0.5, b = -0.6, t = 1 it returns (-1.0611, -0.5306, -0.2653), rounded to four digits.
+    Example: with x = 2, w = 0.5, b = -0.6, t = 1 it returns (-1.0611, -0.5305, -0.2653), rounded to four digits.
     """
     raise NotImplementedError("1.2")

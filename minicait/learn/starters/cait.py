@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .attention import talking_heads
-from .layers import Weights, linear, part
-from .tensor import Tensor
+from .attention import class_attention, talking_heads
+from .layers import Weights, feed_forward, layer_norm, linear, part
+from .patches import patch_embed
+from .tensor import Concat, Tensor
 
 
 def unchanged(branch: Tensor) -> Tensor:
@@ -32,8 +33,10 @@ def self_attention_block(x: Tensor, w: Weights, heads: int, drop: Callable[[Tens
 def drop_path(branch: Tensor, rate: float, rng: np.random.Generator | None) -> Tensor:
     """7.2  Stochastic depth: drop the branch (B, N, d) of whole samples, each with the probability `rate` (d_r).
 
+    rng  draws, for each sample on its own; None in evaluation, where the branch returns unchanged
+
     The branches that are kept are divided by 1 - rate, so that the mean over many draws is the branch itself. The
-    result has the dtype of the branch. In evaluation, rng is None, and the branch returns unchanged.
+    result has the dtype of the branch.
 
     Example: with rate 0.2, about one sample in five becomes all zeros, and the others 1.25 times as large.
     """
@@ -60,7 +63,8 @@ def cait(images: np.ndarray, w: Weights, heads: int) -> Tensor:
     3. The class token w["cls_token"] (1, 1, d), one for each image, goes through "blocks_token_only.0", ...
     4. Its LayerNorm "norm" and the linear layer "head" make the logits.
 
-    To repeat the class token for each image, add it to zeros of shape (B, 1, d).
+    To repeat the class token for each image, add an array of zeros, of shape (B, 1, d), to its Tensor. An array that
+    you add to a Tensor takes on its dtype; a Tensor of zeros would be float64 and make everything after it float64.
     """
     raise NotImplementedError("8.2")
 

@@ -12,7 +12,10 @@ class CrossEntropy(Function):
 
     @staticmethod
     def forward(ctx: Context, logits: np.ndarray, targets: np.ndarray, smoothing: float = 0.0) -> np.ndarray:
-        """10.1  logits (B, C) and targets (B, C), whose rows sum to 1, give one number, an array of shape ().
+        """10.1  The mean loss of B samples: one number, as an array of shape () and of the dtype of the logits.
+
+        logits   (B, C): one row for each sample
+        targets  (B, C): probabilities, whose rows sum to 1; they stay as they are
 
         Label smoothing s spreads a share of each target over all C classes: t becomes (1 - s) t + s / C.
         Logits may be as large as 10,000: subtract the largest of a row before you take exponentials.
@@ -25,7 +28,7 @@ class CrossEntropy(Function):
     def backward(ctx: Context, g: np.ndarray) -> np.ndarray:
         """10.1  The gradient of the logits (B, C). Only they get one: the targets are a setting, not an input.
 
-        For one sample, dL/dx = softmax(x) - t.
+        For one sample, dL/dx = softmax(x) - t, with the smoothed t.
         """
         raise NotImplementedError("10.1")
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from .tensor import Tensor
 
-Box = tuple[int, int, int, int]  # top, bottom, left, right: rows top to bottom - 1, columns left to right - 1
+Box = tuple[int, int, int, int]  # top, bottom, left, right, in this order
 
 
 def mixup(images: np.ndarray, targets: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
@@ -26,7 +26,11 @@ def mixup(images: np.ndarray, targets: np.ndarray, share: float) -> tuple[np.nda
 def cutmix(images: np.ndarray, targets: np.ndarray, box: Box) -> tuple[np.ndarray, np.ndarray]:
     """10.2  Paste the box of each image's partner into it, and mix the targets by area: mu is the share outside.
 
-    Example: a box of 8 x 16 pixels in images of 32 x 32 takes an eighth, so mu is 0.875.
+    images   (B, 3, H, W), targets (B, C), and the result as for mixup; the partner is the same
+    box      (top, bottom, left, right), as from `box_around` in chapter 10: the pixels of the rows top to bottom - 1
+             and of the columns left to right - 1 are the partner's
+
+    Example: the box (0, 8, 0, 16), of 8 x 16 pixels in images of 32 x 32, takes an eighth, so mu is 0.875.
     """
     raise NotImplementedError("10.2")
 

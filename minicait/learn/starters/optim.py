@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from .layers import Weights
@@ -24,7 +26,7 @@ def adamw(
         v_t = beta_2 v_{t-1} + (1 - beta_2) g^2        vhat = v_t / (1 - beta_2^t)
         theta_t = theta_{t-1} - lr (mhat / (sqrt(vhat) + eps) + decay theta_{t-1})
 
-    Return new arrays; the arguments stay as they are.
+    Return theta_t, m_t and v_t, without hats, as new arrays of the dtype of theta; the arguments stay as they are.
 
     Example: the first step, without decay, moves every value by lr against the sign of its gradient.
     """

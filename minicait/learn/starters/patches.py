@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .layers import Weights
+from .layers import Weights, linear
 from .tensor import Tensor
 
 

@@ -1,4 +1,4 @@
-"""One test for each exercise, through the same checks as `minicait learn check`. Run: pytest test_my_engine.py"""
+"""The checks of `minicait learn`, one test for each exercise. Run: pytest my_engine/test_my_engine.py"""
 
 from pathlib import Path
 

@@ -28,7 +28,8 @@ class Attention(Function):
         """6.1  q (B, M, d), k and v (B, N, d) give (B, M, d): M queries attend to N keys.
 
         Split the last axis into (h, d/h), move the heads in front of the tokens, (B, h, M, d/h), and compute the maps
-        A (B, h, M, N) and A V. Then put the heads side by side again. Scores may be as large as 10,000.
+        A (B, h, M, N) and A V. Then put the heads side by side again. Scores may be as large as 10,000. The result has
+        the dtype of q, k and v.
 
         Example: with q = 0, every query receives the mean of v over the N tokens.
         """

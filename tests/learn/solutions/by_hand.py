@@ -12,7 +12,7 @@ def numerical_derivative(f: Callable[[float], float], x: float, delta: float = 1
     f      takes a number and returns one
     delta  the step, called h in many books and Δ in chapter 1
 
-    Example: numerical_derivative(lambda x: x * x, 3.0) returns 6.0 to nine digits.
+    Example: numerical_derivative(lambda x: x * x, 3.0) returns 6.0 to ten digits.
     """
     return (f(x + delta) - f(x - delta)) / (2 * delta)
 
@@ -22,7 +22,7 @@ def neuron_gradient(x: float, w: float, b: float, t: float) -> tuple[float, floa
 
         z = w x + b,    y = tanh z,    L = (y - t)^2 / 2
 
-    Example: with x = 2, w = 0.5, b = -0.6, t = 1 it returns (-1.0611, -0.5306, -0.2653), rounded to four digits.
+    Example: with x = 2, w = 0.5, b = -0.6, t = 1 it returns (-1.0611, -0.5305, -0.2653), rounded to four digits.
     """
     y = math.tanh(w * x + b)
     dz = (y - t) * (1 - y * y)

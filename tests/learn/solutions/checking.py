@@ -21,7 +21,7 @@ def gradient_is_right(
     Compare both sides of (J^T v) . u = v . (J u) for some random v and u, with J u from a numerical derivative along u
     (chapter 4). Return False for a gradient that
 
-    - is off by 0.1 %, or wrong in a single entry;
+    - is off by 0.1%, or wrong in a single entry, whichever it is;
     - has another shape than x;
     - is right, but from a backward that edited x or v.
 

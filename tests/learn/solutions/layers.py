@@ -74,7 +74,7 @@ class Gelu(Function):
 
     @staticmethod
     def forward(ctx: Context, x: np.ndarray) -> np.ndarray:
-        """4.4  Phi(x) = (1 + erf(x / sqrt(2))) / 2, with `erf` from below.
+        """4.4  Phi(x) = (1 + erf(x / sqrt(2))) / 2, with `erf` from below; float32 stays float32.
 
         Example: x = (-1, 0, 1) gives (-0.1587, 0, 0.8413).
         """

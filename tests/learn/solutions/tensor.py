@@ -10,6 +10,8 @@ import numpy as np
 class Tensor:
     """An array, its gradient, and the node that made it: None for a leaf."""
 
+    __array_ufunc__ = None  # so that array + Tensor calls Tensor.__radd__, and NumPy makes no array of Tensors
+
     def __init__(self, data: Any, requires_grad: bool = False) -> None:
         array = np.asarray(data)
         self.data: np.ndarray = array if array.dtype.kind == "f" else array.astype(np.float64)
@@ -20,17 +22,19 @@ class Tensor:
     def backward(self, g: np.ndarray | None = None) -> None:
         """2.3  Add the gradients of this Tensor to `.grad` of every leaf that requires one.
 
-        g  the upstream gradient, of this Tensor's shape; None stands for ones
+        g  the upstream gradient, of this Tensor's shape and dtype; None stands for ones
 
         Go through `consumers_first(self)` (2.2). At each Tensor y, the gradient of y is complete:
         `y.node.function.backward(y.node, gradient)` returns an array, or a tuple with one entry for each of
-        `y.node.inputs`. Pass the entries on to these inputs; an entry may be None, which means no gradient.
+        `y.node.inputs`. Pass the entries on to these inputs.
 
         - A Tensor that is used several times gets the sum of what arrives.
         - An operation may return one array for two inputs, or g itself: never add to an array in place that you did
           not make.
         - Leaves without `requires_grad` keep `.grad` None, and so do results of operations.
-        - A second call adds to `.grad` once more. `.grad` is an array of its own, of the shape of the leaf.
+        - An entry may be None: along this way there is no gradient. If that holds for every way to a leaf, its `.grad`
+          stays as it was. If it holds for every way to the result of an operation, its backward does not run.
+        - A second call adds to `.grad` once more. `.grad` is an array of its own, of the leaf's shape and dtype.
 
         Example: with x = Tensor(3.0, requires_grad=True), (x * x).backward() makes x.grad 6.0.
         """
@@ -72,6 +76,12 @@ class Tensor:
     def __sub__(self, other: Any) -> Tensor:
         return self + -self.like(other)
 
+    def __rsub__(self, other: Any) -> Tensor:
+        return -self + other
+
+    def __truediv__(self, number: float) -> Tensor:
+        return self * (1 / number)
+
     def __matmul__(self, other: Tensor) -> Tensor:
         return MatMul.apply(self, other)
 
@@ -96,7 +106,8 @@ class Tensor:
 
 
 class Context:
-    """A node of the graph: the operation, its inputs, and what forward saved for backward."""
+    """A node of the graph, made for one call of an operation: the operation, its inputs, and what forward saved for
+    backward. Both get it as their first argument, `ctx`."""
 
     def __init__(self, function: Any, inputs: tuple[Tensor, ...]) -> None:
         self.function = function
@@ -104,13 +115,19 @@ class Context:
         self.saved: tuple[Any, ...] = ()
 
     def save(self, *values: Any) -> None:
-        """Keep arrays or plain values for backward, as `ctx.saved`."""
+        """Keep arrays or plain values for backward, which finds them in `ctx.saved`, a tuple. Call it once."""
         self.saved = values
 
 
 class Function:
-    """A differentiable operation: `forward` takes arrays and returns one; `backward` takes the upstream gradient and
-    returns the gradient of each input. Neither may edit its arguments."""
+    """A differentiable operation: `forward` takes arrays and returns one; `backward` takes the upstream gradient, of
+    the shape of that result, and returns the gradient of each input: one array, or a tuple. Neither edits an argument.
+
+    What backward needs of the inputs or of the result, forward keeps with `ctx.save(...)`.
+
+    Results have the dtype of the arrays, float64 or float32. A NumPy scalar such as np.sqrt(2) is a float64 and widens
+    float32; math.sqrt(2) does not.
+    """
 
     @staticmethod
     def forward(ctx: Context, *args: Any, **kwargs: Any) -> np.ndarray:
@@ -124,10 +141,14 @@ class Function:
     def apply(cls, *inputs: Tensor, **settings: Any) -> Tensor:
         """2.1  Run the operation on the arrays of the inputs, and record it.
 
-        1. Make a node: Context(cls, inputs).
+        inputs    Tensors; forward gets their arrays
+        settings  plain values, such as an axis, for forward alone
+        returns   a new Tensor
+
+        1. Make a node: Context(cls, inputs). It is the `ctx` of forward, and later of backward.
         2. The result is a Tensor of `cls.forward(node, *arrays, **settings)`, with `arrays` the data of the inputs.
         3. If any input requires a gradient, the result requires one, too, and the node is its `.node`.
-           If none does, nothing is recorded: `.node` stays None.
+           If none does, the node is dropped: `.node` stays None, and `requires_grad` False.
 
         Example: Add.apply(a, b).node.inputs is (a, b), if a or b requires a gradient.
         """
@@ -143,13 +164,16 @@ class Add(Function):
 
     @staticmethod
     def forward(ctx: Context, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """2.1  The sum. For 3.1, save what backward needs to undo broadcasting."""
+        """2.1  The sum a + b, an array. backward needs nothing for it yet; for 3.1, save what undoes broadcasting."""
         ctx.save(a.shape, b.shape)
         return a + b
 
     @staticmethod
     def backward(ctx: Context, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """2.1  The gradients of a and b, which have the same shape. For 3.1, they may be of different shapes."""
+        """2.1  The gradients of a and b from g, the gradient of the sum: a tuple of two arrays.
+
+        a and b have the same shape here. For 3.1, they may be of different shapes.
+        """
         a_shape, b_shape = ctx.saved
         return unbroadcast(g, a_shape), unbroadcast(g, b_shape)
 
@@ -159,13 +183,16 @@ class Multiply(Function):
 
     @staticmethod
     def forward(ctx: Context, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """2.1  The product. Save what backward needs."""
+        """2.1  The product a * b, an array. Save what backward needs."""
         ctx.save(a, b)
         return a * b
 
     @staticmethod
     def backward(ctx: Context, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """2.1  The gradients of a and b, which have the same shape. For 3.1, they may be of different shapes."""
+        """2.1  The gradients of a and b from g, the gradient of the product: a tuple of two arrays.
+
+        a and b have the same shape here. For 3.1, they may be of different shapes.
+        """
         a, b = ctx.saved
         return unbroadcast(g * b, a.shape), unbroadcast(g * a, b.shape)
 
@@ -207,7 +234,8 @@ def inputs_of(y: Tensor) -> tuple[Tensor, ...]:
 def unbroadcast(g: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """3.1  The gradient of an input of `shape` that NumPy broadcast to the shape of g: the sum over its copies.
 
-    Broadcasting adds axes in front, and repeats along axes of size 1. The result has exactly the shape `shape`.
+    Broadcasting adds axes in front, and repeats along axes of size 1. The result has exactly the shape `shape`; g stays
+    as it is.
     Then use it in `Add.backward` and `Multiply.backward`: the check tests them, too.
 
     Example: unbroadcast(np.ones((2, 3, 4)), (3, 1)) is a column of three eights.

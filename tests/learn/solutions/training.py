@@ -49,10 +49,12 @@ def train(
     labels  (n,) integers; the number of classes C is in the shape of w["head.bias"]
     peak    of the learning rate, which warms up over the first tenth of the steps
 
-    You have the parts: one_hot, cait, CrossEntropy, loss_and_gradients, learning_rate and Optimiser. Draw the images
-    of a step with rng.integers(len(images), size=batch_size), from one rng = np.random.default_rng(seed).
+    You have the parts: one_hot, cait, CrossEntropy (without smoothing), loss_and_gradients, learning_rate and
+    Optimiser. Draw the images of a step with rng.integers(len(images), size=batch_size), from one
+    rng = np.random.default_rng(seed).
 
-    The check starts from `initial_weights` in cait.py and measures the accuracy on new images.
+    The check starts from `initial_weights` in cait.py, measures the accuracy on new images, and computes the loss of
+    the first step and after the last one itself.
     """
     rng, classes = np.random.default_rng(seed), len(w["head.bias"].data)
     optimiser, losses = Optimiser(w), []
