@@ -1,15 +1,19 @@
-"""Learners' folders for tests: the answers, whole or in part, and with a mistake put in."""
+"""Learners' folders for tests: the starters with answers to all exercises or to some, and with a mistake put in."""
 
 from __future__ import annotations
 
 import ast
+import functools
+import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from minicait.learn import EXERCISES
 from minicait.learn.starters_folder import starters
 
-SOLUTIONS = Path(__file__).parent / "solutions"
-NAMES = sorted(path.name for path in SOLUTIONS.glob("*.py"))
+ANSWERS = {path.name: path.read_text() for path in sorted(Path(__file__).with_name("answers").glob("*.py"))}
+ALL = frozenset(exercise.number for exercise in EXERCISES)
 
 
 class Place(NamedTuple):
@@ -22,7 +26,7 @@ class Place(NamedTuple):
 
 
 def functions(tree: ast.AST, prefix: str = "") -> dict[str, ast.FunctionDef]:
-    """Functions and methods by their qualified names."""
+    """Functions and methods by their qualified names, from top to bottom."""
     found = {}
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.ClassDef):
@@ -41,6 +45,7 @@ def _number(node: ast.FunctionDef) -> str | None:
     return None
 
 
+@functools.cache
 def places() -> list[Place]:
     """Everything that a learner writes, in all files."""
     return [
@@ -52,30 +57,40 @@ def places() -> list[Place]:
     ]
 
 
-def write(folder: Path, changes: dict[str, tuple[str, str]] | None = None) -> Path:
-    """All answers, with text replaced in some files: {file: (old, new)}."""
+def with_bodies(text: str, bodies: dict[str, str]) -> str:
+    """A file with the bodies of some functions replaced; their docstrings stay."""
+    lines = text.split("\n")
+    for name, node in reversed(functions(ast.parse(text)).items()):
+        if name in bodies:
+            first = node.body[1]  # behind the docstring
+            body = textwrap.dedent(bodies[name]).strip("\n")
+            lines[first.lineno - 1 : node.end_lineno] = [textwrap.indent(body, " " * first.col_offset)]
+    return "\n".join(lines)
+
+
+@functools.cache
+def solved(file: str, only: frozenset[str] = ALL) -> str:
+    """A starter with the answers to some exercises in it. What else the answers define is at its end."""
+    lines = ANSWERS[file].split("\n")
+    written = {place.name: place.number for place in places() if place.file == file}
+    bodies, helpers = {}, ""
+    for name, node in functions(ast.parse(ANSWERS[file])).items():
+        if name not in written:
+            helpers += "\n".join(["", "", *lines[node.lineno - 1 : node.end_lineno], ""])
+        elif written[name] in only:
+            bodies[name] = "\n".join(lines[node.body[0].lineno - 1 : node.end_lineno])
+    return with_bodies(starters()[file], bodies) + helpers
+
+
+def write(folder: Path, changes: dict[str, tuple[str, str]] | None = None, only: Iterable[str] = ALL) -> Path:
+    """Answers to all exercises or to some, with text replaced in some files: {file: (old, new)}."""
     folder.mkdir(exist_ok=True)
-    for name in NAMES:
-        text = (SOLUTIONS / name).read_text()
+    for name, text in starters().items():
+        if name in ANSWERS:
+            text = solved(name, frozenset(only))
         if changes and name in changes:
             old, new = changes[name]
             assert text.count(old) == 1, f"{text.count(old)} times in {name}: {old}"
             text = text.replace(old, new)
         (folder / name).write_text(text)
-    return folder
-
-
-def write_only(folder: Path, numbers: set[str]) -> Path:
-    """The answers to some exercises; the others are as in the starters."""
-    write(folder)
-    for file in NAMES:
-        text = (folder / file).read_text()
-        lines = text.split("\n")
-        answers = functions(ast.parse(text))
-        open_ones = [p for p in places() if p.file == file and p.number not in numbers]
-        for place in sorted(open_ones, key=lambda p: -answers[p.name].body[0].lineno):
-            first, last = answers[place.name].body[0].lineno, answers[place.name].end_lineno
-            indent = " " * answers[place.name].body[0].col_offset
-            lines[first - 1 : last] = [f'{indent}raise NotImplementedError("{place.number}")']
-        (folder / file).write_text("\n".join(lines))
     return folder

@@ -3,11 +3,11 @@
 import pytest
 
 from minicait.learn import grade
-from tests.learn.folders import SOLUTIONS, write, write_only
+from tests.learn.folders import solved, write
 
 DERIVATIVE = "    return (f(x + delta) - f(x - delta)) / (2 * delta)\n"
-assert DERIVATIVE in (SOLUTIONS / "by_hand.py").read_text()
-LINE = (SOLUTIONS / "by_hand.py").read_text().split(DERIVATIVE)[0].count("\n") + 1
+assert DERIVATIVE in solved("by_hand.py")
+LINE = solved("by_hand.py").split(DERIVATIVE)[0].count("\n") + 1
 HERE = f"by_hand.py, line {LINE}"
 
 
@@ -52,7 +52,7 @@ def test_a_loop_that_catches_every_exception_is_stopped(tmp_path):
 def test_a_syntax_error_matters_only_where_the_file_is_needed(tmp_path):
     folder = write(tmp_path, {"attention.py": ("    maps /= maps", "    maps /= = maps")})
     assert grade(folder, "5.2").passed
-    line = (SOLUTIONS / "attention.py").read_text().split("    maps /= maps")[0].count("\n") + 1
+    line = solved("attention.py").split("    maps /= maps")[0].count("\n") + 1
     for number in ("6.2", "8.2"):
         assert f"attention.py, line {line} is not valid Python: invalid syntax" in grade(folder, "6.1").message
         message = f"{number} builds on 6.1, which does not pass: {grade(folder, '6.1').message}"
@@ -80,12 +80,12 @@ def test_the_exercise_that_is_missing_is_named(tmp_path):
         (folder := tmp_path / number).mkdir()
         exercises = {"2.1", "2.2", "2.3", "3.1", "3.2", "4.2", "4.3", "4.4", "5.1", "5.2", "6.1", "6.2", "6.3", "7.1"}
         written = exercises | {"8.1", "8.2", "9.1", "9.2", "10.1", "11.1", "12.1"}
-        result = grade(write_only(folder, (written | {number}) - {without}), number)
+        result = grade(write(folder, only=(written | {number}) - {without}), number)
         assert (result.verdict, result.message) == ("blocked", sentence)
 
 
 def test_all_that_is_missing_is_named(tmp_path):
-    message = grade(write_only(tmp_path, {"5.1", "5.2", "2.1", "3.2"}), "5.2").message
+    message = grade(write(tmp_path, only={"5.1", "5.2", "2.1", "3.2"}), "5.2").message
     assert message == "5.2 builds on 2.2, 2.3 and 3.1, which are not written yet"
 
 
@@ -114,7 +114,7 @@ def test_the_line_of_the_exercise_is_named_beside_that_of_a_helper(tmp_path):
     """Also if the exercise is decorated, and if its helpers are functions inside it."""
 
     def message(*change):
-        text = "import functools\n" + (SOLUTIONS / "by_hand.py").read_text().split("import annotations\n")[1]
+        text = "import functools\n" + solved("by_hand.py").split("import annotations\n")[1]
         text = text.replace("def numerical", "@functools.cache\ndef numerical").replace(DERIVATIVE, HELPERS)
         (folder / "by_hand.py").write_text(text := text.replace(*change))
         lines = [
@@ -164,7 +164,7 @@ def test_what_changes_within_a_second_is_seen(tmp_path):
     folder = write(tmp_path)
     path = folder / "by_hand.py"
     for sign in "+-" * 3:
-        path.write_text((SOLUTIONS / "by_hand.py").read_text().replace("f(x - delta)", f"f(x {sign} delta)"))
+        path.write_text(solved("by_hand.py").replace("f(x - delta)", f"f(x {sign} delta)"))
         assert grade(folder, "1.1").passed == (sign == "-")
 
 

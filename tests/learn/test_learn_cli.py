@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from datetime import date
@@ -13,7 +12,7 @@ import minicait
 from minicait.cli import main
 from minicait.learn import EXERCISES, HINTS, lay_out
 from minicait.learn.progress import code_of
-from tests.learn.folders import SOLUTIONS, write, write_only
+from tests.learn.folders import solved, write
 
 
 def run(capsys, *arguments):
@@ -54,7 +53,7 @@ def test_init_overwrites_nothing(here, capsys):
 def test_a_learner_begins(here, capsys):
     run(capsys, "init")
     assert run(capsys, "check")[:2] == (1, "1.1 is not written yet: numerical_derivative in by_hand.py\n")
-    shutil.copy(SOLUTIONS / "by_hand.py", here / "my_engine")
+    (here / "my_engine" / "by_hand.py").write_text(solved("by_hand.py"))
     assert run(capsys, "check")[:2] == (0, "1.1 passed.\nNext: 1.2, a neuron's gradient by hand, in by_hand.py\n")
     assert run(capsys, "check")[1] == "1.2 passed.\nNext: 2.1, record a graph, in tensor.py\n"
     assert run(capsys, "check")[1].startswith("2.1 is not written yet: Function.apply, Add.forward, ")
@@ -67,7 +66,7 @@ def test_a_learner_begins(here, capsys):
 
 
 def test_status_follows_the_files(here, capsys):
-    folder = write_only(here / "my_engine", {"1.1", "1.2", "2.1", "2.2", "2.3", "3.1", "11.1", "12.1"})
+    folder = write(here / "my_engine", only={"1.1", "1.2", "2.1", "2.2", "2.3", "3.1", "11.1", "12.1"})
 
     def states():
         return {row["exercise"]: row["state"] for row in json.loads(run(capsys, "status", "--json")[1])}
@@ -86,7 +85,7 @@ def test_status_follows_the_files(here, capsys):
     [b"\xff[" * 100, b"[" * 50_000, b'{"passed": {"2.3": 7}, "hints": []}', b'{"passed": 1, "hints": {"1.1": []}}'],
 )
 def test_a_damaged_progress_file(content, here, capsys):
-    folder = write_only(here / "my_engine", {"1.1"})
+    folder = write(here / "my_engine", only={"1.1"})
     (folder / ".progress.json").write_bytes(content)
     assert run(capsys, "check")[1].startswith("1.1 passed")
     (folder / ".progress.json").write_bytes(content)
@@ -214,7 +213,7 @@ def test_several_exercises_with_a_limit(here, capsys):
 
 
 def test_a_class_is_graded(here, capsys):
-    write_only(here / "ada", {"1.1", "1.2"})
+    write(here / "ada", only={"1.1", "1.2"})
     text = (here / "ada/by_hand.py").read_text()
     (here / "ada/by_hand.py").write_text(
         text.replace("import math", 'print("hello")\nimport math').replace("return dz * x", "return dz")
@@ -236,7 +235,7 @@ def test_a_class_is_graded(here, capsys):
 
 
 def test_a_folder_that_is_read_only(here, capsys, monkeypatch):
-    write_only(here / "my_engine", {"1.1"})
+    write(here / "my_engine", only={"1.1"})
 
     def refuse(*_):
         raise PermissionError(13, "read-only")
@@ -247,7 +246,7 @@ def test_a_folder_that_is_read_only(here, capsys, monkeypatch):
 
 def test_pytest_in_the_folder(here, capsys):
     run(capsys, "init")
-    shutil.copy(SOLUTIONS / "by_hand.py", here / "my_engine")
+    (here / "my_engine" / "by_hand.py").write_text(solved("by_hand.py"))
     arguments = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "my_engine/test_my_engine.py",
                  "--tb=line", "-k", "1.1 or 1.2 or 2.1"]  # fmt: skip
     result = subprocess.run(arguments, cwd=here, capture_output=True, text=True)

@@ -68,7 +68,7 @@ MISTAKES = [
     Mistake("2.2", "        if y.node is not None:\n            order", "        if True:\n            order", "the list has a leaf"),
     Mistake("2.2", "    return order\n", "    return order[::-1]\n", "a is an input of b, so it must come after it in the list: a, b"),
     Mistake("2.2", "    return order\n", "    return order[1:]\n", "the list has 0 of 1 Tensors (case: consumers_first(y), y = x * x"),
-    Mistake("2.2", "    uses: dict[Tensor, int] = {}", RECURSIVE, "the recursion is too deep for Python"),
+    Mistake("2.2", "    uses = {}", RECURSIVE, "the recursion is too deep for Python"),
     Mistake("2.3", "gradients[x] + dx if x in gradients else dx", "dx", "x.grad is wrong at [0]: yours 1.000, expected 2.000"),
     Mistake("2.3", "np.array(total) if leaf.grad is None else leaf.grad + total", "np.array(total)",
             "x.grad is wrong: yours 3.000, expected 6.000 (case: y = 3 x, a second call)"),

@@ -4,7 +4,7 @@ import pytest
 
 from minicait.learn import EXERCISES, HINTS, find, grade, grade_all, lay_out
 from minicait.learn.checks import CHECKS
-from tests.learn.folders import NAMES, places, write, write_only
+from tests.learn.folders import ANSWERS, places, write
 
 FAST = [exercise.number for exercise in EXERCISES if exercise.number != "12.1"]
 SECONDS = 5  # for a check; on an idle core the slowest takes a second
@@ -26,7 +26,7 @@ def test_an_answer_passes(number, solved):
 @pytest.mark.parametrize("number", FAST)
 def test_a_check_needs_only_what_it_names(number, tmp_path):
     exercise = find(number)
-    result = grade(write_only(tmp_path, {number, *exercise.needs, *ALSO_USED.get(number, ())}), number)
+    result = grade(write(tmp_path, only={number, *exercise.needs, *ALSO_USED.get(number, ())}), number)
     assert result.passed, result.message
 
 
@@ -59,6 +59,6 @@ def test_every_exercise_is_complete():
         assert place.file == exercise.file
         assert any(place.name == name or place.name.startswith(f"{name}.") for name in exercise.names)
     for exercise in EXERCISES:
-        assert exercise.file in NAMES
+        assert exercise.file in ANSWERS
         assert all(numbers.index(n) < numbers.index(exercise.number) for n in exercise.needs)
         assert 2 <= len(HINTS[exercise.number]) <= 3

@@ -1,1 +1,0 @@
-"""My engine: reverse-mode autograd and a small CaiT, written exercise by exercise. README.md says how to go on."""
