@@ -48,10 +48,12 @@ def same(what: str, got: Any, want: Any, close: float | None = None, slips: Slip
         place = tuple(int(i) for i in np.argwhere(~alike)[0])
         at = f" at {list(place)}" if place else ""
         yours, expected = two(float(got[place]), float(want[place]))
-        raise Wrong(f"{what} is wrong{at}: yours {yours}, expected {expected}{_why(got, slips)}")
+        raise Wrong(f"{what} is wrong{at}: yours {yours}, expected {expected}{_why(got, want, slips)}")
 
 
-def _why(got: np.ndarray, slips: Slips) -> str:
+def _why(got: np.ndarray, want: np.ndarray, slips: Slips) -> str:
+    if np.allclose(got, want):  # right, but inexact
+        return ""
     for why, value in slips:
         overflow = value is np.inf and not np.isfinite(got).all()
         if overflow or (np.shape(value) == got.shape and np.allclose(got, value)):

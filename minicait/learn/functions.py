@@ -16,6 +16,8 @@ from .compare import OVERFLOW, Slips, cotangent, same, unchanged
 from .exercise import Wrong
 from .learner import Learner
 
+EXAMPLE = "the example of the docstring"
+
 
 @dataclass
 class Tried:
@@ -41,9 +43,6 @@ class Tried:
 def overflow(tried: Tried, _: np.ndarray) -> Slips:
     """Softmax without a shift, for large scores."""
     return [OVERFLOW] if np.abs(tried.arrays[0]).max() > 100 else []
-
-
-EXAMPLE = "the example of the docstring"
 
 
 def table(op: str, *variants: str, prefix: str = "", between: str = ", ") -> list[Tried]:

@@ -72,4 +72,5 @@ def test_the_sentence_about_a_slip():
     assert said(np.ones(3), np.ones(3) * 3).endswith("expected 3.000")
     assert said(np.array([3, np.nan]), np.ones(2) * 3).endswith("; too large")
     assert said(1.5, 2.5).endswith("expected 2.500")
+    assert said(1.25 + 1e-7, 1.25) == "it is wrong: yours 1.2500001, expected 1.2500000"
     same("it", 1.25, 1.25, slips=slips)

@@ -15,7 +15,7 @@ from ..learner import Learner
 def _softmax_slips(tried: Tried, g: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     y = ops.softmax(tried.arrays[0]).numpy()
     mean = (g * y).sum(axis=-1, keepdims=True)
-    yield "y * g is the part with [i = j] alone; - y_i belongs to every j", g * y
+    yield "y * g keeps only the part with [i = j]; the -y_i in every term is missing", g * y
     yield "this is the diagonal of the Jacobian alone; every g_j counts for every i", g * (y - y * y)
     yield "the sum of g * y is subtracted, not added", y * g + y * mean
     yield "the sum of g * y needs the factor y, too", y * g - mean
