@@ -9,7 +9,7 @@ import math
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Container, Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -97,14 +97,18 @@ def _folder(args: argparse.Namespace) -> Path:
     else:
         folder = Path() if not FOLDER.exists() and Path("by_hand.py").is_file() else FOLDER
     if not folder.is_dir():
-        raise ValueError(f"there is no folder {folder}; `minicait learn init {folder}` makes one")
+        raise ValueError(
+            f"there is no folder {folder} here; go to the folder that contains it, or name it with --folder "
+            f"(`minicait learn init {folder}` makes a new one)"
+        )
     return folder
 
 
 def _check(args: argparse.Namespace) -> int:
     folder = _folder(args)
     progress = Progress(folder)
-    numbers = args.numbers or [exercise.number for exercise in progress.still_open()[:1]] or ["all"]
+    named = [number for text in args.numbers for number in text.strip(",").split(",")]
+    numbers = named or [exercise.number for exercise in progress.still_open()[:1]] or ["all"]
     exercises = [*EXERCISES] if numbers == ["all"] else [find(number) for number in dict.fromkeys(numbers)]
     if args.hint and len(exercises) > 1:
         raise ValueError("--hint is for one exercise: name its number")
@@ -113,7 +117,7 @@ def _check(args: argparse.Namespace) -> int:
     if args.hint:
         return _hint(exercises[0], progress)
     results = []
-    with _grader(folder, args, _on_stderr if args.json else _on_stdout) as grader:
+    with _grader(folder, args, exercises) as grader:
         for exercise in exercises:
             results.append(grader.grade(exercise))
             progress.remember(results[-1])
@@ -131,9 +135,9 @@ def _check(args: argparse.Namespace) -> int:
 
 
 @contextlib.contextmanager
-def _grader(folder: Path, args: argparse.Namespace, show: Callable[[str], None]) -> Iterator[Grader]:
-    """Grades in another process, and shows what the code prints there."""
-    with Worker(show) as worker:
+def _grader(folder: Path, args: argparse.Namespace, asked: Container[Exercise]) -> Iterator[Grader]:
+    """Grades in another process, and shows what the code prints there for these exercises."""
+    with Worker(_on_stderr if args.json else _on_stdout, asked) as worker:
         yield Grader(folder, worker.run, args.timeout)
 
 
@@ -188,7 +192,7 @@ def _report(folder: Path, results: list[Result]) -> dict[str, Any]:
 def _status(args: argparse.Namespace) -> int:
     folder = _folder(args)
     progress = Progress(folder)
-    with _grader(folder, args, show=lambda text: None) as grader:
+    with _grader(folder, args, asked=()) as grader:
         states = {exercise: _state(exercise, grader, progress) for exercise in EXERCISES}
     progress.write()
     if args.json:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,20 +11,27 @@ import numpy as np
 from .exercise import Wrong
 
 CLOSE = {"float64": 1e-9, "float32": 1e-4}  # relative to the largest value, or to 1
-WIDENED = "; a NumPy float64 scalar, such as np.sqrt(2), widens float32 arrays, math.sqrt(2) does not"
+WIDENED = (
+    ": something in it is float64, such as an array made without a dtype (np.ones, np.zeros) "
+    "or a NumPy scalar (np.sqrt(2), where math.sqrt(2) does no harm)"
+)
+
+Slips = Iterable[tuple[str, Any]]  # what typical mistakes compute, each behind the sentence about it
+OVERFLOW = "e^x overflows for large x, unless you subtract the largest of each row first", np.inf
 
 
-def same(what: str, got: Any, want: Any, close: float | None = None) -> None:
+def same(what: str, got: Any, want: Any, close: float | None = None, slips: Slips = ()) -> None:
     """Raise Wrong unless an array of the learner's has the shape, dtype and values that are wanted.
 
-    A Python float has no dtype, so it is as good as any number of floating point.
+    A Python float has no dtype, so it is as good as any number of floating point. If wrong values are those of a slip,
+    its sentence says why; a slip of np.inf stands for all values that are not finite.
     """
     want = np.asarray(want)
     expected = f"an array of shape {want.shape}" if want.ndim else "a number"
     if got is None:
         raise Wrong(f"{what} is None: is there a `return`?")
     if not isinstance(got, np.ndarray | np.generic | float | int):
-        raise Wrong(f"{what} is {_article(type(got).__name__)}, expected {expected}")
+        raise Wrong(f"{what} is {kind_of(got)}, expected {expected}")
     if want.ndim and not isinstance(got, np.ndarray):
         raise Wrong(f"{what} is the number {got}, expected {expected}")
     kind = type(got).__name__ if type(got) in (bool, int) else str(np.asarray(got).dtype)
@@ -41,15 +48,27 @@ def same(what: str, got: Any, want: Any, close: float | None = None) -> None:
         place = tuple(int(i) for i in np.argwhere(~alike)[0])
         at = f" at {list(place)}" if place else ""
         yours, expected = two(float(got[place]), float(want[place]))
-        raise Wrong(f"{what} is wrong{at}: yours {yours}, expected {expected}")
+        raise Wrong(f"{what} is wrong{at}: yours {yours}, expected {expected}{_why(got, want, slips)}")
+
+
+def _why(got: np.ndarray, want: np.ndarray, slips: Slips) -> str:
+    if np.allclose(got, want):  # right, but inexact
+        return ""
+    for why, value in slips:
+        overflow = value is np.inf and not np.isfinite(got).all()
+        if overflow or (np.shape(value) == got.shape and np.allclose(got, value)):
+            return f"; {why}"
+    return ""
 
 
 def _widened(got: np.ndarray, want: np.ndarray) -> bool:
     return got.dtype == np.float64 and want.dtype == np.float32
 
 
-def _article(name: str) -> str:
-    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+def kind_of(value: Any) -> str:
+    """None, a Tensor, an ndarray ..."""
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name.startswith((*'aeiouAEIOU', 'nd')) else 'a'} {name}"
 
 
 def two(a: float, b: float) -> tuple[str, str]:

@@ -10,7 +10,7 @@ import numpy as np
 import autograd as ag
 
 from ..nn import Module
-from .compare import cotangent, same
+from .compare import cotangent, kind_of, same
 from .exercise import Wrong
 from .learner import Learner
 
@@ -80,7 +80,7 @@ def a_tensor(me: Learner, result: Any) -> Any:
             "the result is a NumPy array of Tensors: a function of NumPy's was given Tensors, use your operations"
         )
     if not isinstance(result, make):
-        raise Wrong(f"the result is {'None' if result is None else f'a {type(result).__name__}'}, expected a Tensor")
+        raise Wrong(f"the result is {kind_of(result)}, expected a Tensor")
     return result
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PASSED, NOT_WRITTEN, BLOCKED, WRONG = "passed", "not written", "blocked", "wrong"
+PASSED, NOT_WRITTEN, BLOCKED, SYNTAX_ERROR, WRONG = "passed", "not written", "blocked", "syntax error", "wrong"
 
 
 class Wrong(Exception):  # noqa: N818  (a verdict, not an error)
@@ -43,7 +43,7 @@ class Exercise:
 @dataclass(frozen=True)
 class Result:
     number: str
-    verdict: str  # PASSED, NOT_WRITTEN, BLOCKED by an earlier exercise, or WRONG
+    verdict: str  # PASSED, NOT_WRITTEN, BLOCKED by an earlier exercise, SYNTAX_ERROR or WRONG
     message: str = ""  # one sentence, with the number of the exercise; of one that passed, what else there is to say
     seconds: float = 0.0
     needs: tuple[str, ...] = ()  # the earlier exercises to write or mend first, of one that is BLOCKED

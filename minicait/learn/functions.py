@@ -12,28 +12,37 @@ import autograd as ag
 from autograd.cases import CASES
 from autograd.contract import ContractError
 
-from .compare import cotangent, same, unchanged
+from .compare import OVERFLOW, Slips, cotangent, same, unchanged
 from .exercise import Wrong
 from .learner import Learner
+
+EXAMPLE = "the example of the docstring"
 
 
 @dataclass
 class Tried:
-    """A case: arguments of an operation."""
+    """A case: arguments of an operation, and the upstream gradient, unless it is random."""
 
     name: str
     arrays: list[np.ndarray]
     settings: dict[str, Any] = field(default_factory=dict)
+    g: np.ndarray | None = None
 
     def astype(self, dtype: Any) -> Tried:
         """A copy, with this dtype."""
         settings = {k: v.astype(dtype) if isinstance(v, np.ndarray) else v for k, v in self.settings.items()}
-        return Tried(self.name, [x.astype(dtype) for x in self.arrays], settings)
+        g = None if self.g is None else self.g.astype(dtype)
+        return Tried(self.name, [x.astype(dtype) for x in self.arrays], settings, g)
 
     def named(self, names: Sequence[str]) -> dict[str, np.ndarray]:
         """All arrays, with those among the settings. `names` are those of the inputs."""
         settings = {k: v for k, v in self.settings.items() if isinstance(v, np.ndarray)}
         return dict(zip(names, self.arrays, strict=True)) | settings
+
+
+def overflow(tried: Tried, _: np.ndarray) -> Slips:
+    """Softmax without a shift, for large scores."""
+    return [OVERFLOW] if np.abs(tried.arrays[0]).max() > 100 else []
 
 
 def table(op: str, *variants: str, prefix: str = "", between: str = ", ") -> list[Tried]:
@@ -50,21 +59,22 @@ def normal(name: str, *shapes: tuple[int, ...], size: float = 1.0, seed: int = 0
 
 def check_function(
     me: Learner, theirs: Any, ours: Callable[..., ag.Tensor], names: Sequence[str], cases: Iterable[Tried],
-    forward: bool = True, backward: bool = True,
+    forward: bool = True, backward: bool = True, slips: Callable[[Tried, np.ndarray], Slips] = lambda tried, g: (),
 ) -> None:  # fmt: skip
     """Raise Wrong unless a learner's Function does what the project's operation does, in float64 and in float32.
 
     names  of the arrays, as the starter has them
-    cases  the first is an ordinary one: there, `autograd.check_grads` runs, too
+    cases  the first without a g of its own is an ordinary one: there, `autograd.check_grads` runs, too
+    slips  what typical mistakes make of a case and its upstream gradient, as output or as gradient
     """
     cases = list(cases)
     for tried in cases:
         for dtype in (np.float64, np.float32):
             me.case = tried.name + (", float32" if dtype == np.float32 else "")
-            _compare(me, theirs, ours, names, tried.astype(dtype), forward, backward)
-    if backward:
-        me.case = cases[0].name
-        contract(me, theirs, cases[0])
+            _compare(me, theirs, ours, names, tried.astype(dtype), forward, backward, slips)
+    if backward and (ordinary := next((tried for tried in cases if tried.g is None), None)):
+        me.case = ordinary.name
+        contract(me, theirs, ordinary)
 
 
 def context(me: Learner, theirs: Any, arrays: Sequence[np.ndarray]) -> Any:
@@ -75,7 +85,7 @@ def context(me: Learner, theirs: Any, arrays: Sequence[np.ndarray]) -> Any:
 
 def _compare(
     me: Learner, theirs: Any, ours: Callable[..., ag.Tensor], names: Sequence[str], tried: Tried,
-    forward: bool, backward: bool,
+    forward: bool, backward: bool, slips: Callable[[Tried, np.ndarray], Slips],
 ) -> None:  # fmt: skip
     given = tried.astype(tried.arrays[0].dtype)
     ctx, before, now = context(me, theirs, given.arrays), tried.named(names), given.named(names)
@@ -83,20 +93,23 @@ def _compare(
     want = ours(*tensors, **tried.settings)
     got = theirs.forward(ctx, *given.arrays, **given.settings)
     unchanged("forward", [*now], [*now.values()], [*before.values()])
+    g = cotangent(want.shape, want.dtype) if tried.g is None else tried.g
+    known = slips(tried, g)
     if forward:
-        same("the output", got, want.numpy())
+        same("the output", got, want.numpy(), slips=known)
     if not backward:
         return
-    g = cotangent(want.shape, want.dtype)
     gradients = [x.numpy() for x in ag.grad(want, tensors, g) if x is not None]
     for call in ("", " in a second call with the same ctx"):
         upstream = g.copy()
         found = theirs.backward(ctx, upstream)
         unchanged("backward", ["g", *now], [upstream, *now.values()], [g, *before.values()])
-        same_gradients(names, found, gradients, call)
+        same_gradients(names, found, gradients, call, known)
 
 
-def same_gradients(names: Sequence[str], found: Any, gradients: Sequence[np.ndarray], call: str = "") -> None:
+def same_gradients(
+    names: Sequence[str], found: Any, gradients: Sequence[np.ndarray], call: str = "", slips: Slips = ()
+) -> None:
     """Raise Wrong unless what a backward returned are these gradients."""
     if found is None:
         raise Wrong("backward returned None: is there a `return`?")
@@ -107,7 +120,7 @@ def same_gradients(names: Sequence[str], found: Any, gradients: Sequence[np.ndar
     for name, got, want in zip(names, found, gradients, strict=True):
         if got is None:
             raise Wrong(f"backward returned None for the gradient of {name}")
-        same(f"the gradient of {name}{call}", got, want)
+        same(f"the gradient of {name}{call}", got, want, slips=slips)
 
 
 def contract(me: Learner, theirs: Any, tried: Tried) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from .exercise import BLOCKED, NOT_WRITTEN, WRONG, Exercise, Result
+from .exercise import BLOCKED, NOT_WRITTEN, SYNTAX_ERROR, WRONG, Exercise, Result
 from .exercises import EXERCISES, find
 from .learner import require_exercises
 from .source import unwritten
@@ -41,7 +41,7 @@ class Grader:
         if result := self.without_running(exercise) if exercise.slow else self.not_written(exercise):
             return result
         result = self.run(self.folder, exercise, self.seconds or exercise.seconds)
-        return (self.blocked(exercise, result.needs) if result.verdict == WRONG else None) or result
+        return (self.blocked(exercise, result.needs) if result.verdict in (SYNTAX_ERROR, WRONG) else None) or result
 
     def without_running(self, exercise: Exercise) -> Result | None:
         """The result, if it is known before the check runs."""

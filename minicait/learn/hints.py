@@ -43,10 +43,11 @@ HINTS: dict[str, tuple[str, ...]] = {
         "A matrix that served several products gets the sum of their gradients, which is what unbroadcast does.",
     ),
     "4.1": (
-        "v must be random and independent of x. With ones, a softmax passes whatever its backward does.",
-        "One side is the sum of the gradient times u. The other is the sum of v times a central difference along u.",
+        "One side is the sum of the gradient times u. The other is the sum of v times a central difference along u. "
+        "Draw u and v from one generator: with v = u, a forgotten transpose passes; with ones, any softmax does.",
+        "Copy x and v before, and compare after. A comparison with NaN is False: write yours so that NaN fails.",
         "Allow a difference relative to the sum of the absolute values of the terms, plus a tiny constant for "
-        "gradients that are zero. Write the comparison so that NaN fails. Copy x and v before, and compare after.",
+        "gradients that are zero.",
     ),
     "4.2": (
         "Write the sum over j for one i, and put the derivative in. The part with [i = j] has a single term.",

@@ -18,6 +18,7 @@ from typing import Any
 from .exercise import Exercise, Wrong
 from .source import check_imports
 
+COPY = "`minicait learn init fresh` makes a new folder, to copy the file from"
 _numbers = itertools.count()
 
 
@@ -40,7 +41,7 @@ class Learner:
 
     def module(self, file: str) -> ModuleType:
         if not (self.folder / f"{file}.py").is_file():
-            raise Wrong(f"there is no {file}.py in {self.folder}")
+            raise Wrong(f"there is no {file}.py in {self.folder}: {COPY}")
         return import_module(f"{self.package}.{file}")
 
     def where(self, error: BaseException, exercise: Exercise | None = None) -> str:
@@ -64,9 +65,12 @@ class Learner:
 
 
 def require_exercises(folder: Path) -> None:
-    if not (folder / "__init__.py").is_file() or not (folder / "by_hand.py").is_file():
-        missing = "it does not exist" if not folder.is_dir() else "it has no by_hand.py and __init__.py"
-        raise ValueError(f"{folder} is no folder of exercises: {missing}; `minicait learn init` makes one")
+    missing = [name for name in ("by_hand.py", "__init__.py") if not (folder / name).is_file()]
+    if len(missing) == 1:
+        raise ValueError(f"there is no {missing[0]} in {folder}: {COPY}")
+    if missing:
+        why = f"it has no {' and '.join(missing)}" if folder.is_dir() else "it does not exist"
+        raise ValueError(f"{folder} is no folder of exercises: {why}; `minicait learn init` makes one")
 
 
 @contextmanager

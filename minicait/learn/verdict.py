@@ -11,7 +11,7 @@ import numpy as np
 
 from ..text import printable
 from .checks import CHECKS
-from .exercise import NOT_WRITTEN, PASSED, WRONG, Exercise, Result, Wrong
+from .exercise import NOT_WRITTEN, PASSED, SYNTAX_ERROR, WRONG, Exercise, Result, Wrong
 from .exercises import EXERCISES
 from .learner import Learner, opened
 from .limit import TooLong, time_limit
@@ -39,10 +39,11 @@ def _run(me: Learner, exercise: Exercise, seconds: float) -> tuple[str, str, tup
     except Wrong as wrong:
         return WRONG, f"{number}: {_shortened(wrong)}{_case(me)}", ()
     except TooLong as error:
-        return WRONG, f"{too_long(exercise, seconds)}, stopped in {me.where(error) or 'NumPy'}: {ENDLESS}", ()
+        where = me.where(error) or "NumPy"
+        return WRONG, f"{too_long(exercise, seconds)}, stopped in {where}: {ENDLESS}{_case(me)}", ()
     except SyntaxError as error:
         if place := me.place(error):
-            return WRONG, f"{number}: {place} is not valid Python: {printable(error.msg)}", ()
+            return SYNTAX_ERROR, f"{number}: {place} is not valid Python: {printable(error.msg)}", ()
         return WRONG, _raised(exercise, me, error), ()
     except NotImplementedError as error:
         of = next((e.number for e in EXERCISES if error.args == (e.number,)), None)
@@ -56,7 +57,7 @@ def _run(me: Learner, exercise: Exercise, seconds: float) -> tuple[str, str, tup
         return WRONG, _raised(exercise, me, error), ()
 
 
-ENDLESS = "is there an endless loop?"
+ENDLESS = "is there an endless loop, or far more work than needed?"
 
 
 def too_long(exercise: Exercise, seconds: float) -> str:

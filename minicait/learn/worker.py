@@ -8,7 +8,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Container
 from contextlib import redirect_stderr, redirect_stdout
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -19,17 +20,19 @@ from .exercises import find
 from .verdict import ENDLESS, run_check, too_long
 
 GRACE = 2.0  # seconds that a check has, after its time limit, to stop by itself and say where
-LINES, CHARACTERS = 20, 2000  # of what a check prints
+FIRST, LAST = 10, 20  # lines that are shown of what a check prints
+WIDTH = 300  # characters of a line
 
 
 class Worker:
     """Runs checks in another process, which is started when it is needed, and again if a check ended it.
 
-    show  is called with what the learner's code prints
+    show   is called with what the learner's code prints
+    asked  exercises whose prints are shown, unless all are; others run only because one of these builds on them
     """
 
-    def __init__(self, show: Callable[[str], None]) -> None:
-        self._show = show
+    def __init__(self, show: Callable[[str], None], asked: Container[Exercise] | None = None) -> None:
+        self._show, self._asked = show, asked
         self._process: Any = None
         self._pipe: Any = None
 
@@ -48,7 +51,8 @@ class Worker:
         while message is not None:
             if isinstance(message, Result):
                 return message
-            self._show(message)
+            if self._asked is None or exercise in self._asked:
+                self._show(message)
             message = self._next(end)
         self._process.join(timeout=0.5)  # its pipe may close a moment before it has ended
         code = self._process.exitcode
@@ -116,26 +120,34 @@ def _end_with_parent() -> None:
 
 
 class Printed(io.TextIOBase):
-    """A stream that passes on the first lines, and counts the rest."""
+    """A stream that passes on the first lines at once, and the last ones at the end: those of the case that failed."""
 
     def __init__(self, show: Callable[[str], None]) -> None:
         self._show = show
-        self._lines, self._characters, self._left_out = LINES, CHARACTERS, 0
-        self._end = "\n"
+        self._lines = 0
+        self._last: deque[str] = deque(maxlen=LAST)
+        self._open = ""  # the line that has not ended
 
     def write(self, text: str) -> int:
-        shown = "".join(text[: self._characters].splitlines(keepends=True)[: self._lines])
-        self._lines -= shown.count("\n")
-        self._characters -= len(shown)
-        self._left_out += len(text) - len(shown)
-        if shown:
-            self._end = shown[-1]
-            self._show(shown)
+        *lines, self._open = (self._open + text).split("\n")
+        self._open = self._open[: WIDTH + 1]
+        for line in lines:
+            self._line(line)
         return len(text)
 
+    def _line(self, line: str) -> None:
+        self._lines += 1
+        line = f"{line[:WIDTH]}{'...' * (len(line) > WIDTH)}\n"
+        if self._lines <= FIRST:
+            self._show(line)
+        else:
+            self._last.append(line)
+
     def finish(self) -> None:
-        """Say how much was left out; the next output begins on a line of its own."""
-        if self._end != "\n":
-            self._show("\n")
-        if self._left_out:
-            self._show(f"... and {self._left_out:,} more characters\n")
+        """Show what has been kept, and say how much was left out; the next output begins on a line of its own."""
+        if self._open:
+            self._line(self._open)
+        if left_out := max(0, self._lines - FIRST - len(self._last)):
+            self._show(f"... {left_out:,} lines ...\n")
+        for line in self._last:
+            self._show(line)

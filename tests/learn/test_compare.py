@@ -1,5 +1,7 @@
 """What counts as the same, and the sentence if it is not."""
 
+import array
+
 import numpy as np
 import pytest
 
@@ -30,6 +32,7 @@ def test_the_same(got, want):
         (np.array(1), 1.0, "it is int64, expected float64"),
         (SINGLE, 1.5, "it is float32, expected float64"),
         (1.5, np.array(1), "it is float64, expected int64"),
+        (array.array("d"), 1.5, "it is an array, expected a number"),
         ([1.5], 1.5, "it is a list, expected a number"),
         ([1.5], np.array([1.5]), "it is a list, expected an array of shape (1,)"),
         (1.5, np.array([1.5]), "it is the number 1.5, expected an array of shape (1,)"),
@@ -48,7 +51,26 @@ def test_not_the_same(got, want, sentence):
 
 
 def test_the_usual_cause_is_named_only_where_it_can_apply():
-    with pytest.raises(Wrong, match=r"is float64, expected float32; a NumPy float64 scalar, such as np.sqrt\(2\)"):
+    with pytest.raises(
+        Wrong, match=r"is float64, expected float32: something in it is float64, such as .*np\.ones.*np\.sqrt\(2\)"
+    ):
         same("it", np.ones(2), np.ones(2, np.float32))
     with pytest.raises(Wrong, match=r"is float32, expected float64$"):
         same("it", np.ones(2, np.float32), np.ones(2))
+
+
+def test_the_sentence_about_a_slip():
+    slips = [("half of it", 1.25), ("not the sum", np.ones(2)), ("too large", np.inf)]
+
+    def said(got, want):
+        with pytest.raises(Wrong) as wrong:
+            same("it", got, want, slips=slips)
+        return str(wrong.value)
+
+    assert said(1.25, 2.5) == "it is wrong: yours 1.250, expected 2.500; half of it"
+    assert said(np.ones(2), np.ones(2) * 3).endswith("expected 3.000; not the sum")
+    assert said(np.ones(3), np.ones(3) * 3).endswith("expected 3.000")
+    assert said(np.array([3, np.nan]), np.ones(2) * 3).endswith("; too large")
+    assert said(1.5, 2.5).endswith("expected 2.500")
+    assert said(1.25 + 1e-7, 1.25) == "it is wrong: yours 1.2500001, expected 1.2500000"
+    same("it", 1.25, 1.25, slips=slips)

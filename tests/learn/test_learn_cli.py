@@ -78,6 +78,8 @@ def test_status_follows_the_files(here, capsys):
     text = (folder / "tensor.py").read_text()
     (folder / "tensor.py").write_text(text.replace("gradients[x] + dx if", "dx if"))
     assert (states()["2.3"], states()["5.2"]) == ("wrong", "not written")
+    (folder / "tensor.py").write_text("x = = 1\n")
+    assert [states()[n] for n in ("1.1", "2.1", "2.2", "2.3")] == ["passed", *["syntax error"] * 2, "needs 2.2"]
 
 
 @pytest.mark.parametrize(
@@ -165,7 +167,12 @@ def test_next_is_the_first_that_is_open(here, capsys):
         (["check", "99"], "there is no exercise '99'; there are 1.1 to 1.2, 2.1 to 2.3, 3.1 to 3.2, 4.1 to 4.4"),
         (["check", "6.4"], "there is no exercise '6.4'; chapter 6 has 6.1, 6.2, 6.3"),
         (["check", "\x1b[31m"], "there is no exercise '\\x1b[31m'; there are"),
-        (["check", "1.1", "--folder", "none"], "there is no folder none; `minicait learn init none` makes one"),
+        (
+            ["check", "1.1", "--folder", "none"],
+            "there is no folder none here; go to the folder that contains it, or name it "
+            "with --folder (`minicait learn init none` makes a new one)",
+        ),
+        (["check", "1.1,,2.1"], "there is no exercise ''; there are 1.1"),
         (["check", "all", "1.1"], "there is no exercise 'all'"),
         (["check", "1.1", "1.2", "--hint"], "--hint is for one exercise: name its number"),
         (["check", "1.1", "--hint", "--json"], "--hint prints text: leave out --json"),
@@ -208,6 +215,11 @@ def test_several_exercises_with_a_limit(here, capsys):
     lines = out.splitlines()
     assert code == 1 and [lines[0], *lines[2:]] == ["1.1 passed.", "2.1 passed.", "2 of 3 exercises pass"]
     assert lines[1].startswith("1.2: no result after 2 s, stopped in by_hand.py, line ")
+    assert (
+        run(capsys, "check", "1.1,2.1")[1]
+        == run(capsys, "check", "1.1,", "2.1")[1]
+        == ("1.1 passed.\n2.1 passed.\n2 of 2 exercises pass\n")
+    )
     code, out, _ = run(capsys, "check", "1.1", "2.1", "--json", "--folder", str(folder))
     assert code == 0 and [row["exercise"] for row in json.loads(out)["results"]] == ["1.1", "2.1"]
 

@@ -14,7 +14,7 @@ from minicait.learn import find, worker
 from minicait.learn.grade import Grader
 from minicait.learn.worker import Printed, Worker
 from tests.learn.folders import write
-from tests.learn.test_grading import DERIVATIVE, HERE
+from tests.learn.test_grading import DERIVATIVE, ENDLESS, HERE
 
 SWALLOWS = """while True:  # twice: the exception of the timer may come between two rounds of the inner loop
         try:
@@ -46,8 +46,8 @@ def answer(folder, body):
         ("import os; os.kill(os.getpid(), 9)", "1.1: your code ended Python, by SIGKILL"),
         ("raise KeyboardInterrupt", f"1.1: KeyboardInterrupt in {HERE}: without a message (case: f = sin, x = -2)"),
         ("import sys; sys.exit(0)", f"1.1: SystemExit in {HERE}: 0 (case: f = sin, x = -2)"),
-        ("while True: pass", f"1.1: no result after 1 s, stopped in {HERE}: is there an endless loop?"),
-        (SWALLOWS, "1.1: no result after 1 s, and no exception stops it: is there an endless loop?"),
+        ("while True: pass", f"1.1: no result after 1 s, stopped in {HERE}: {ENDLESS} (case: f = sin, x = -2)"),
+        (SWALLOWS, "1.1: no result after 1 s, and no exception stops it: " + ENDLESS),
         ("return input()", f"1.1: EOFError in {HERE}: EOF when reading a line (case: f = sin, x = -2)"),
     ],
 )
@@ -73,12 +73,42 @@ def test_a_flood_of_output_is_cut():
     for line in range(1000):
         print("line", line, file=printed)
     printed.finish()
-    assert "".join(shown).splitlines() == [*(f"line {i}" for i in range(20)), "... and 8,740 more characters"]
+    assert "".join(shown).splitlines() == [
+        *(f"line {i}" for i in range(10)), "... 970 lines ...", *(f"line {i}" for i in range(980, 1000))
+    ]  # fmt: skip
     shown.clear()
     printed = Printed(shown.append)
     printed.write("y" * 5000)
     printed.finish()
-    assert "".join(shown) == "y" * 2000 + "\n... and 3,000 more characters\n"
+    assert "".join(shown) == "y" * 300 + "...\n"
+
+
+def test_what_the_failing_case_printed_is_shown(running, tmp_path):
+    worker, shown = running
+    shown.clear()
+    body = "print('x =', x)\n    return (f(x + delta) - f(x - delta)) / (2 * delta) + (x == 3)"
+    for _ in range(40):
+        body = "print('more')\n    " + body
+    Grader(answer(tmp_path, body), worker.run).grade(find("1.1"))
+    assert shown[-1] == "x = 3.0\n"
+
+
+def test_only_the_prints_of_what_was_asked_for_are_shown(tmp_path):
+    shown = []
+    folder = write(
+        tmp_path,
+        {
+            "layers.py": (
+                "        (y,) = ctx.saved\n",
+                "        (y,) = ctx.saved\n        print(y.shape)\n        g = 2 * g\n",
+            )
+        },
+    )
+    with Worker(shown.append, asked=[find("7.1")]) as worker:
+        assert Grader(folder, worker.run).grade(find("7.1")).message.startswith("7.1 builds on 4.2")
+        asked = [*shown]
+        assert not Grader(folder, worker.run).grade(find("4.2")).passed
+    assert asked == shown == ["(2, 2, 4, 4)\n"]
 
 
 def test_what_is_printed_is_no_result_and_no_escape(tmp_path, capfd):

@@ -12,8 +12,7 @@ from autograd import Tensor, ops
 
 from ... import nn
 from ..composed import check_composed, check_module, without
-from ..exercise import Wrong
-from ..functions import Tried, check_function, context, normal, table
+from ..functions import Tried, check_function, normal, overflow, table
 from ..learner import Learner
 
 
@@ -52,27 +51,16 @@ def _mistaken(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Iterator[tuple[str
         yield "the last axis was split into (d/h, h), not into (h, d/h)", mixed[..., np.argsort(order)]
 
 
+def _slips(tried: Tried, g: np.ndarray) -> Iterator[tuple[str, Any]]:
+    yield from overflow(tried, g)
+    q, k, v = map(Tensor, tried.arrays)
+    for why, y in _mistaken(q, k, v, **tried.settings):
+        yield why, y.numpy()
+
+
 def forward(me: Learner) -> None:
-    theirs = me.get("attention.Attention")
-    for tried in [*_simplest(), *_cases()]:
-        try:
-            check_function(me, theirs, ops.attention, ("q", "k", "v"), [tried], backward=False)
-        except Wrong as wrong:
-            raise Wrong(f"{wrong}{_reason(me, theirs, tried)}") from None
-
-
-def _reason(me: Learner, theirs: Any, tried: Tried) -> str:
-    """Why a result is wrong, if that is known."""
-    got = theirs.forward(context(me, theirs, tried.arrays), *tried.astype(np.float64).arrays, **tried.settings)
-    q, k, v = (Tensor(x) for x in tried.arrays)
-    heads: int = tried.settings["heads"]
-    want = ops.attention(q, k, v, heads).numpy()
-    if np.shape(got) != want.shape or np.asarray(got).dtype.kind != "f" or np.allclose(got, want):
-        return ""
-    if not np.isfinite(got).all() and np.abs(tried.arrays[0]).max() > 10:
-        return "; e^x overflows for large scores, unless you subtract the largest of each row first"
-    found = (why for why, y in _mistaken(q, k, v, heads) if np.allclose(got, y.numpy()))
-    return f"; {why}" if (why := next(found, "")) else ""
+    theirs, cases = me.get("attention.Attention"), [*_simplest(), *_cases()]
+    check_function(me, theirs, ops.attention, ("q", "k", "v"), cases, backward=False, slips=_slips)
 
 
 def backward(me: Learner) -> None:

@@ -91,8 +91,12 @@ def stochastic_depth(me: Learner) -> None:
         kept = y.data != 0
         if (kept.any(axis=(1, 2)) & ~kept.all(axis=(1, 2))).any():
             raise Wrong("part of a sample was dropped: a branch is kept or dropped as a whole")
-        same("the result", y.data, np.where(kept, x / np.float32(1 - rate), np.float32(0)))
-        _share("the share of dropped samples", np.array([1 - kept.mean()]), rate, len(x))
+        _share("the samples were dropped", np.array([1 - kept.mean()]), rate, len(x))
+        slips = [
+            ("kept branches are not divided by 1 - rate", np.where(kept, x, 0)),
+            ("kept branches are divided by rate, not by 1 - rate", np.where(kept, x / (rate or 1), 0)),
+        ]
+        same("the result", y.data, np.where(kept, x / np.float32(1 - rate), np.float32(0)), slips=slips)
         g = cotangent(x.shape, np.float32)
         y.backward(g)
         not_cut({"the branch": branch})
@@ -110,10 +114,10 @@ def _draws(me: Learner, dropped: Callable[[np.random.Generator], np.ndarray]) ->
     counts = draws.sum(axis=1)
     if (counts == counts[0]).all():
         raise Wrong(f"every draw dropped exactly {counts[0]} of 10 samples: draw for each sample on its own")
-    _share("the share of draws that drop a sample", draws.mean(axis=0), 0.5, len(draws))
+    _share("the draws dropped a sample", draws.mean(axis=0), 0.5, len(draws))
     for other in range(1, 10):  # of two independent samples, half the draws treat both alike
         alike = (draws == np.roll(draws, other, axis=1)).mean(axis=0)
-        _share("the share of draws that treat two samples alike", alike, 0.5, len(draws))
+        _share("the draws treated two samples alike", alike, 0.5, len(draws))
     me.case = "two generators with the same seed"
     first, again, another = (
         np.array([dropped(rng) for _ in range(9)]) for rng in map(np.random.default_rng, (4, 4, 5))
@@ -128,7 +132,7 @@ def _draws(me: Learner, dropped: Callable[[np.random.Generator], np.ndarray]) ->
 def _share(what: str, found: np.ndarray, rate: float, count: int) -> None:
     """Raise Wrong if a share of `count` independent draws is more than five standard deviations from its rate."""
     for share in found[np.abs(found - rate) > 5 * (rate * (1 - rate) / count) ** 0.5 + 1e-9]:
-        raise Wrong(f"{what} is wrong: yours {share:.3f}, expected {rate:.3f}")
+        raise Wrong(f"{share:.1%} of {what}, expected about {rate:.1%}")
 
 
 def whole_model(me: Learner) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -30,29 +33,42 @@ def numerical_derivative(me: Learner) -> None:
     for name, (f, derivative) in FUNCTIONS.items():
         for x in (-2.0, 0.0, 0.7, 3.0):
             me.case = f"f = {name}, x = {x:g}"
-            same("the derivative", theirs(f, x), derivative(x), close=1e-8)
-    asked: list[float] = []
-
-    def cube(x: float) -> float:
-        asked.append(x)
-        return x**3
-
+            _central(theirs, f, x, 1e-5, derivative(x))
     me.case = "f = x^3, x = 2, delta = 0.5"
-    result = theirs(cube, 2.0, 0.5)
-    if sorted({*asked}) != [1.5, 2.5]:
-        raise Wrong(f"f was called at {', '.join(f'{x:g}' for x in asked) or 'no point'}, expected 1.5 and 2.5")
-    same("the derivative", result, 12.25)
+    _central(functools.partial(theirs, delta=0.5), FUNCTIONS["x^3"][0], 2.0, 0.5, 12.25)
+
+
+def _central(theirs: Any, f: Callable[[float], float], x: float, delta: float, want: float) -> None:
+    """Raise Wrong unless f is called on both sides of x, and has this derivative."""
+    asked: deque[float] = deque(maxlen=9)  # an endless loop does not fill the memory
+
+    def watched(*at: float) -> float:
+        asked.extend(at)
+        return f(*at)
+
+    result, points = theirs(watched, x), [x - delta, x + delta]
+    called = sorted({*asked})
+    if result is not None and called and (len(called) != 2 or not np.allclose(called, points, rtol=0, atol=1e-9)):
+        at, expected = (" and ".join(f"{x:.10g}" for x in some) for some in (asked, points))
+        raise Wrong(f"f was called at {at}, expected {expected}")
+    slips = [("the distance of the two points is 2 delta", want * factor) for factor in (2, 2 * delta)]
+    same("the derivative", result, want, close=1e-8, slips=slips)
 
 
 def neuron_gradient(me: Learner) -> None:
-    theirs = me.get("by_hand.neuron_gradient")
+    theirs, names = me.get("by_hand.neuron_gradient"), ("dL/dw", "dL/db", "dL/dx")
     for x, w, b, t in NEURONS:
         me.case = f"x = {x:g}, w = {w:g}, b = {b:g}, t = {t:g}"
         leaves = [ag.Tensor(np.array(v), requires_grad=True) for v in (w, b, x)]
         vw, vb, vx = leaves
-        wanted = [g.numpy() for g in ag.grad(((vw * vx + vb).tanh() - t) ** 2 * 0.5, leaves) if g is not None]
+        y = (vw * vx + vb).tanh()
+        wanted = [g.numpy() for g in ag.grad((y - t) ** 2 * 0.5, leaves) if g is not None]
         found = theirs(x, w, b, t)
         if not isinstance(found, tuple | list) or len(found) != 3:
             raise Wrong(f"expected the three numbers (dL/dw, dL/db, dL/dx), got {found!r}")
-        for name, got, want in zip(("dL/dw", "dL/db", "dL/dx"), found, wanted, strict=True):
-            same(name, got, want)
+        for name, got, want in zip(names, found, wanted, strict=True):
+            others = [other for other in zip(names, wanted, strict=True) if other[0] != name]
+            slips = [(f"this is {other}; the order is {', '.join(names)}", value) for other, value in others]
+            slips.append(("the factor 1 - y^2, from tanh, is missing", want / (1 - y.numpy() ** 2)))
+            slips.append(("the 2 of the square and the 1/2 cancel", 2 * want))
+            same(name, got, want, slips=slips)

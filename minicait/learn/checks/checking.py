@@ -7,7 +7,7 @@ import numpy as np
 from ..exercise import Wrong
 from ..learner import Learner
 from . import mistakes
-from .mistakes import CONSTANT, MANNERS, OPERATIONS, VALUES, X
+from .mistakes import CONSTANT, MANNERS, OPERATIONS, SQUARE, VALUES, A, X
 
 
 def gradient_check(me: Learner) -> str:
@@ -33,6 +33,10 @@ def gradient_check(me: Learner) -> str:
             if _verdict(theirs(f, manner(backward), X.copy())) is True:
                 raise Wrong(f"a backward that {mistake} was called right")
             caught += 1
+    me.case = SQUARE
+    if _verdict(theirs(mistakes.value_of(OPERATIONS[SQUARE]), lambda x, v: A @ v, X.copy())) is True:
+        raise Wrong("a gradient with J instead of J^T was called right: are u and v independent?")
+    caught += 1
     return f"it caught {caught} of {caught} mistakes"
 
 

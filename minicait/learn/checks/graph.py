@@ -9,7 +9,7 @@ import numpy as np
 
 from autograd import ops
 
-from ..compare import same
+from ..compare import kind_of, same
 from ..exercise import Wrong
 from ..functions import check_function, table
 from ..learner import Learner
@@ -40,15 +40,17 @@ def recording(me: Learner) -> None:
         me.case = name
         y = function.apply(*inputs, **settings)
         if not isinstance(y, make):
-            raise Wrong(f"apply returned {'None' if y is None else f'a {type(y).__name__}'}, expected a Tensor")
+            raise Wrong(f"apply returned {kind_of(y)}, expected a Tensor")
         same("the result", y.data, np.array(want))
         _recorded(me, y, function, inputs)
     if y.node.saved[1:] != (3,):
         raise Wrong("what forward saved is not in the node: pass the node to forward as its ctx")
     me.case = "b * b, of a leaf without requires_grad"
     y = multiply.apply(b, b)
-    if y.node is not None or y.requires_grad:
-        raise Wrong("the result has a node or requires a gradient, although no input does")
+    if y.requires_grad:
+        raise Wrong("the result requires a gradient, although no input does")
+    if y.node is not None:
+        raise Wrong("the result has a node, although no input requires a gradient")
     me.case = "(a + b) * a, with a used twice"
     y = multiply.apply(middle := add.apply(a, b), a)
     _recorded(me, y, multiply, (middle, a))
@@ -125,7 +127,7 @@ def _ordered(me: Learner, output: Any, size: int | None, **names: Any) -> None:
     """Raise Wrong unless consumers_first(output) is right. `names` are those of the Tensors, if there are few."""
     found = me.get("tensor.consumers_first")(output)
     if not isinstance(found, list):
-        raise Wrong(f"the result is {'None' if found is None else f'a {type(found).__name__}'}, expected a list")
+        raise Wrong(f"the result is {kind_of(found)}, expected a list")
     place = {id(y): i for i, y in enumerate(found)}
     called = {id(y): name for name, y in names.items()}
     listed = ": " + ", ".join(called.get(id(y), "x") for y in found[:9]) if names and found else ""
@@ -201,7 +203,7 @@ def backward(me: Learner) -> None:
     _leaf_has(x, 2 * g)
     if other.grad is not None:
         raise Wrong("an input for which backward returned None got a gradient")
-    me.case = "m = 2 a, then an operation on x and m that returns None for m"
+    me.case = "m = 2 a, an operation on x and m returns None for m: m has no gradient, skip it"
     x, a = leaf(3), leaf(3)
     weighted([x, weighted([a], [2.0])], [1, None]).backward(given)
     _leaf_has(x, g)

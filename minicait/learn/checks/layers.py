@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from autograd import Tensor, ops
 
-from ..functions import Tried, check_function, normal, table
+from ..functions import EXAMPLE, Tried, check_function, normal, overflow, table
 from ..learner import Learner
+
+
+def _softmax_slips(tried: Tried, g: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    y = ops.softmax(tried.arrays[0]).numpy()
+    mean = (g * y).sum(axis=-1, keepdims=True)
+    yield "y * g keeps only the part with [i = j]; the -y_i in every term is missing", g * y
+    yield "this is the diagonal of the Jacobian alone; every g_j counts for every i", g * (y - y * y)
+    yield "the sum of g * y is subtracted, not added", y * g + y * mean
+    yield "the sum of g * y needs the factor y, too", y * g - mean
 
 
 def softmax(me: Learner) -> None:
     cases = [
+        Tried(EXAMPLE, [np.log([0.25, 0.75])], g=np.array([1.0, 0.0])),
         *table("softmax", "last axis", "wide", prefix="x of shape "),
         normal("one column", (3, 1)),
         normal("four axes", (2, 2, 3, 5)),
         normal("scores up to thousands", (3, 4), size=1000.0),
     ]
-    check_function(me, me.get("layers.Softmax"), ops.softmax, ("x",), cases)
+    check_function(me, me.get("layers.Softmax"), ops.softmax, ("x",), cases, slips=_softmax_slips)
 
 
 def layer_norm(me: Learner) -> None:
@@ -32,12 +44,17 @@ def layer_norm(me: Learner) -> None:
         Tried("values below the square root of eps", [x * 1e-4 if x.ndim > 1 else x
                                                      for x in normal("", (4, 8), (8,), (8,)).arrays]),
     ]  # fmt: skip
-    check_function(me, me.get("layers.LayerNorm"), ours, ("x", "weight", "bias"), cases)
+    theirs, names = me.get("layers.LayerNorm"), ("x", "weight", "bias")
+    example = Tried(EXAMPLE, [np.array([1.0, 3.0]), np.ones(2), np.zeros(2)])
+    check_function(me, theirs, ours, names, [example], backward=False)
+    check_function(me, theirs, ours, names, cases)
 
 
 def gelu(me: Learner) -> None:
     far = np.array([[-40.0, -8.0, -1.0, 0.0], [1.0, 3.0, 8.0, 40.0]])
     cases = [*table("gelu", "plain", "wide", prefix="x of shape "), Tried("from -40 to 40", [far])]
+    example = Tried(EXAMPLE, [np.array([-1.0, 0.0, 1.0])])
+    check_function(me, me.get("layers.Gelu"), ops.gelu, ("x",), [example], backward=False)
     check_function(me, me.get("layers.Gelu"), ops.gelu, ("x",), cases)
 
 
@@ -63,4 +80,7 @@ def cross_entropy(me: Learner) -> None:
         tried("logits up to thousands", 4, 3, size=3000.0, smoothing=0.1),
     ]
     cases[0].settings["targets"] = np.eye(4)[[1, 0, 3]]
-    check_function(me, me.get("loss.CrossEntropy"), ours, ("logits",), cases)
+    example = Tried(EXAMPLE, [np.zeros((2, 4))], {"targets": np.eye(4)[:2]})
+    theirs = me.get("loss.CrossEntropy")
+    check_function(me, theirs, ours, ("logits",), [example], backward=False)
+    check_function(me, theirs, ours, ("logits",), cases, slips=overflow)

@@ -14,6 +14,8 @@ Array = np.ndarray
 Backward = Callable[[Array, Array], Array]
 
 X = np.random.default_rng(3).standard_normal((4, 4))
+A = np.arange(16.0).reshape(4, 4) / 8
+SQUARE = "A x, with a square matrix A"
 
 OPERATIONS: dict[str, Callable[[ag.Tensor], ag.Tensor]] = {
     "softmax": ops.softmax,
@@ -24,6 +26,7 @@ OPERATIONS: dict[str, Callable[[ag.Tensor], ag.Tensor]] = {
     "the sum of squares": lambda x: (x * x).sum(),
     "gelu": ops.gelu,
     "a product with a matrix": lambda x: x @ np.arange(12.0).reshape(4, 3),
+    SQUARE: lambda x: ops.matmul(ag.Tensor(A), x),
     "exp(x + 7), large values": lambda x: (x + 7).exp(),
     "sin(x) / 10,000, small values": lambda x: x.sin() * 1e-4,
 }

@@ -8,7 +8,7 @@ from autograd import ops
 from autograd.function import unbroadcast
 
 from ..compare import same, unchanged
-from ..functions import check_function, normal, table
+from ..functions import EXAMPLE, check_function, normal, table
 from ..learner import Learner
 
 SHAPES = [  # of an input, and of what it was broadcast to
@@ -22,6 +22,8 @@ SHAPES = [  # of an input, and of what it was broadcast to
 def unbroadcasting(me: Learner) -> None:
     theirs = me.get("tensor.unbroadcast")
     rng = np.random.default_rng(0)
+    me.case = EXAMPLE
+    same("the result", theirs(np.ones((2, 3, 4)), (3, 1)), np.full((3, 1), 8.0))
     for shape, large in SHAPES:
         me.case = f"from {large} to {shape}"
         g = rng.standard_normal(large)

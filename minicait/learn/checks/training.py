@@ -10,7 +10,7 @@ from autograd import ops
 
 from ...data.picture import normalise
 from ...data.shapes import Shapes
-from ..compare import same
+from ..compare import kind_of, same
 from ..exercise import Wrong
 from ..learner import Learner
 
@@ -81,7 +81,7 @@ def learns(me: Learner) -> str:
         raise Wrong(f"expected a list of {STEPS} losses")
     for step, loss in enumerate(losses):
         if np.ndim(loss) or np.asarray(loss).dtype.kind not in "fi":
-            raise Wrong(f"losses[{step}] is a {type(loss).__name__}, expected a number")
+            raise Wrong(f"losses[{step}] is {kind_of(loss)}, expected a number")
         if not np.isfinite(loss):
             raise Wrong(f"losses[{step}] is {loss}: is the learning rate right, and is the gradient?")
     if abs(losses[0] - at_first) > 0.01:

@@ -16,7 +16,7 @@ def mixup(images: np.ndarray, targets: np.ndarray, share: float) -> tuple[np.nda
 
     share    mu, the share of the first image
     targets  (B, C)
-    returns  the mixed images and the mixed targets; the arguments stay as they are
+    returns  the mixed images and the mixed targets, of the dtypes of the arguments, which stay as they are
 
     Example: with two images and share 0.75, the first becomes 0.75 times itself plus 0.25 times the second.
     """

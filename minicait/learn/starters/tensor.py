@@ -115,8 +115,8 @@ class Function:
 
     What backward needs of the inputs or of the result, forward keeps with `ctx.save(...)`.
 
-    Results have the dtype of the arrays, float64 or float32. A NumPy scalar such as np.sqrt(2) is a float64 and widens
-    float32; math.sqrt(2) does not.
+    Results have the dtype of the arrays, float64 or float32. An array made without a dtype (np.ones, np.zeros) and a
+    NumPy scalar (np.sqrt(2)) are float64 and make the result float64; math.sqrt(2) does no harm.
     """
 
     @staticmethod
