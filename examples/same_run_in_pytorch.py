@@ -105,7 +105,8 @@ def main() -> int:
     minutes = float(rows[-1]["seconds"]) / 60
     r, side = plan.recipe, plan.side()
     images = plan.data.open(side, r.seed, r.crop_ratio)
-    model, _ = plan.initial_model(list(images.train.classes))
+    classes = list(images.train.classes)
+    model, _ = plan.initial_model(classes)
     family = family_of(model)
     others = (
         r.optimiser != "adamw" or r.loss != "cross_entropy" or plan.teacher is not None or plan.token_labels is not None
@@ -134,7 +135,7 @@ def main() -> int:
     if epochs is None:
         for i in range(len(images.train)):  # read from disk before anything is timed
             images.train[i]
-        beside = Trainer(model, r, threads=args.threads)
+        beside = Trainer(plan.initial_model(classes)[0], r, threads=args.threads)  # `model` keeps its initial weights
         ratio = relative_throughput(start_trainer(), beside, train_loader, targets)
         beside.close()
         epochs = max(1, round(len(rows) * ratio))
