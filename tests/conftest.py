@@ -1,6 +1,7 @@
 """hypothesis profiles: `ci` is the default and always draws the same; HYPOTHESIS_PROFILE=dev|thorough draws anew."""
 
 import os
+import signal
 from collections import Counter
 
 import pytest
@@ -10,6 +11,10 @@ from tests.attack import TALLY
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # every CPU has a process: threads of matrix products would wait for each other
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when NumPy is imported, here and in processes of tests
+
+for stop, handler in ((signal.SIGINT, signal.default_int_handler), (getattr(signal, "SIGHUP", None), signal.SIG_DFL)):
+    if stop is not None and signal.getsignal(stop) is signal.SIG_IGN:  # by nohup, or & in a script
+        signal.signal(stop, handler)  # processes that tests start inherit what is ignored
 
 QUIET = [HealthCheck.too_slow]
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=150, suppress_health_check=QUIET)
