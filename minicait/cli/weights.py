@@ -28,7 +28,7 @@ def add_to(commands: Any) -> None:
     models = add_command(commands, "models", _models, "list the models with their sizes and costs")
     models.add_argument("pattern", nargs="?", default="*", help="such as 'cait_xxs*' or 'deit3*' (default: all)")
     models.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    weights = commands.add_parser("weights", help="look into weights files, and download published ones")
+    weights = commands.add_parser("weights", help="list, download and export weights")
     actions = weights.add_subparsers(title="actions", required=True, metavar="ACTION")
     info = add_command(actions, "info", _weights_info, "list the contents of a file")
     info.add_argument("file", help="a .safetensors, .npz, .pth or .pth.tar file")

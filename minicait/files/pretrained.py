@@ -120,7 +120,8 @@ def outputs_for(classes: Sequence[str], info: Info, outputs: int) -> np.ndarray:
         return np.arange(outputs)
     unknown = [name for name in classes if name not in known]
     if unknown:
-        raise ValueError(f"the model does not know {len(unknown)} of the data's classes: {', '.join(unknown[:5])}")
+        some = ", ".join(unknown[:5]) + ", ..." * (len(unknown) > 5)
+        raise ValueError(f"the model does not know {len(unknown)} of the data's classes: {some}")
     return np.array([known.index(name) for name in classes])
 
 

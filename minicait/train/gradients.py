@@ -233,7 +233,8 @@ class Gradients:
             most = self.ranks.size  # a GPU is one worker, for which one leaf will do
         leaves = even_ranges(pieces, min(pieces, most))
         if len(leaves) < self.ranks.size:
-            smaller = f", or try micro_batch={total // self.ranks.size}" if total >= self.ranks.size else ""
+            possible = self.ranks.size <= leaf_count(total, state.layout.size)
+            smaller = f", or try micro_batch={total // self.ranks.size}" if possible else ""
             raise ValueError(
                 f"a batch of {total} images in micro-batches of {size} cannot be shared by {self.ranks.size} "
                 f"ranks: start at most {len(leaves)}{smaller}"

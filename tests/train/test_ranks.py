@@ -1,12 +1,16 @@
 """What needs no MPI: how a batch is shared out, what is refused, and what one rank alone does. The rest: tests/mpi."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from minicait import create_model
 from minicait.data import Loader
 from minicait.data.picture import BadImageError
-from minicait.train import Ranks, RanksError, Recipe, Trainer, recipe
+from minicait.models import find_model
+from minicait.train import RECIPES, Ranks, RanksError, Recipe, Trainer, recipe, tree
 from minicait.train.gradients import Gradients
 from minicait.train.job import world
 from minicait.train.ranks import ALONE
@@ -60,6 +64,26 @@ def test_rows_of_all_ranks_are_the_batch(micro_batch):
         assert all(len(own) for own in rows)
     with pytest.raises(ValueError, match=f"cannot be shared by {leaves + 1} ranks: start at most {leaves}"):
         Gradients(net, 1, micro_batch, ranks=Several(leaves + 1)).rows(BATCH)
+
+
+def test_the_advice_for_too_many_ranks_works(monkeypatch):
+    monkeypatch.setattr(tree, "MAX_LEAVES", 6)
+    for size in range(3, BATCH + 2):
+        with pytest.raises(ValueError, match="cannot be shared") as refused:
+            Gradients(model(), 1, BATCH // 2, ranks=Several(size)).rows(BATCH)
+        advice = re.search(r"or try micro_batch=(\d+)$", str(refused.value))
+        assert (advice is not None) == (size <= 6)
+        if advice is not None:
+            assert len(Gradients(model(), 1, int(advice[1]), ranks=Several(size)).rows(BATCH)) == size
+
+
+def test_the_script_for_slurm_starts_ranks_that_the_batch_has_leaves_for():
+    page = (Path(__file__).parents[2] / "docs/ranks.md").read_text(encoding="utf-8")
+    nodes, each, preset, micro_batch = re.search(
+        r"--nodes=(\d+) --ntasks-per-node=(\d+) .*--preset (\w+) .*--micro-batch (\d+)", page, re.S
+    ).groups()
+    parameters = find_model(f"cait_{preset}_224")[1].cost().parameters
+    assert int(nodes) * int(each) == tree.leaf_count(RECIPES["cait"].batch_size // int(micro_batch), parameters)
 
 
 def test_each_rank_loads_its_rows_and_its_validation_batches():

@@ -1,4 +1,4 @@
-"""Answers to chapter 4."""
+"""Answers to chapter 4: softmax, layer norm, GELU."""
 
 
 class Softmax:
