@@ -21,8 +21,8 @@ progress    which exercises have passed, remembered in the learner's folder
 
 from .exercise import Exercise, Result
 from .exercises import EXERCISES, find
-from .grade import grade, grade_all
+from .grade import grade
 from .hints import HINTS
 from .starters_folder import lay_out
 
-__all__ = ["EXERCISES", "HINTS", "Exercise", "Result", "find", "grade", "grade_all", "lay_out"]
+__all__ = ["EXERCISES", "HINTS", "Exercise", "Result", "find", "grade", "lay_out"]

@@ -61,6 +61,6 @@ def _known() -> str:
 
 
 def direct_needs(exercise: Exercise) -> list[str]:
-    """What an exercise needs, without what those need in turn."""
+    """The exercises that this one builds on directly, not through another."""
     implied = {number for need in exercise.needs for number in find(need).needs}
     return [number for number in exercise.needs if number not in implied]

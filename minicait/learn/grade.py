@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,8 +77,3 @@ def grade(folder: Path, number: str, seconds: float | None = None, known: dict[s
     """Check one exercise in this process. `known` are results of others for the same files."""
     others = {other: result for other, result in (known or {}).items() if other != number}
     return Grader(folder, seconds=seconds, known=others).grade(find(number))
-
-
-def grade_all(folder: Path) -> Iterator[Result]:
-    """Check all exercises in this process, in order."""
-    return map(Grader(folder).grade, EXERCISES)

@@ -30,7 +30,7 @@ class Learner:
         self.case = ""
 
     def get(self, name: str) -> Any:
-        """What the learner calls file.name, such as "tensor.Function.apply"."""
+        """Return the learner's object of this name, such as "tensor.Function.apply"."""
         file, _, inside = name.partition(".")
         found: Any = self.module(file)
         for part in inside.split("."):

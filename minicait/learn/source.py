@@ -1,4 +1,4 @@
-"""What the text of a learner's files says before any of it runs."""
+"""A learner's files as text: functions not written yet, and imports that are not allowed."""
 
 from __future__ import annotations
 

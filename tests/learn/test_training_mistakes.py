@@ -20,7 +20,7 @@ QUICK = [
     ),
     ("losses.append(loss)", "losses.append(loss if step == 0 else np.nan)", "losses[1] is nan"),
     ("losses.append(loss)", "losses.append(Tensor(loss))", "losses[0] is a Tensor, expected a number"),
-    ("", "", " of 50 new images are right, expected 80%; the loss was "),  # three steps are too few
+    ("", "", " of 50 new images are classified correctly, expected 80%; the loss was "),  # three steps are too few
 ]
 
 
@@ -45,4 +45,4 @@ def test_losses_that_do_not_belong_to_the_weights(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_training_that_does_not_learn(tmp_path):
     result = grade(write(tmp_path, {"training.py": ("learning_rate(step", "-learning_rate(step")}), "12.1")
-    assert " new images are right, expected " in result.message, result.message
+    assert " new images are classified correctly, expected " in result.message, result.message

@@ -123,13 +123,19 @@ def test_what_is_printed_is_no_result_and_no_escape(tmp_path, capfd):
     assert {*err.splitlines()} == {forged, "\\x1b[31mred" + " " * 8 + "a", "{}"}
 
 
-def test_ctrl_c_ends_the_command(tmp_path):
-    folder = answer(tmp_path, "print('begun', flush=True)\n    " + SWALLOWS)
+def endless(folder):
+    """A command whose check has begun, and swallows every exception."""
+    answer(folder, "print('begun', flush=True)\n    " + SWALLOWS)
     command = [sys.executable, "-m", "minicait", "learn", "check", "1.1", "--folder", str(folder)]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     assert process.stdout.readline() == "begun\n"
+    return process
+
+
+def test_ctrl_c_ends_the_command(tmp_path):
+    process = endless(tmp_path)
     start = time.monotonic()
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     _, err = process.communicate(timeout=20)
@@ -140,12 +146,7 @@ def test_ctrl_c_ends_the_command(tmp_path):
 
 
 def test_a_check_ends_with_its_parent(tmp_path):
-    folder = answer(tmp_path, "print('begun', flush=True)\n    " + SWALLOWS)
-    command = [sys.executable, "-m", "minicait", "learn", "check", "1.1", "--folder", str(folder)]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
-    )
-    assert process.stdout.readline() == "begun\n"
+    process = endless(tmp_path)
     process.kill()
     process.communicate()
     with pytest.raises(ProcessLookupError):

@@ -38,7 +38,7 @@ def _simplest() -> list[Tried]:
 
 
 def _mistaken(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Iterator[tuple[str, Tensor]]:
-    """What typical mistakes compute, and what they are."""
+    """Typical mistakes, each with its result."""
     d = q.shape[-1]
     per_head = d // heads
     yield "the scale 1 / sqrt(d/h) is missing", ops.attention(q * per_head**0.5, k, v, heads)
@@ -79,12 +79,7 @@ def talking_heads(me: Learner) -> None:
     ]:
         me.case = tried.name
         inputs = dict(zip(NAMES, tried.arrays, strict=True))
-        check_composed(
-            me,
-            lambda w: theirs(*w.values()),
-            _talking,
-            inputs,
-        )
+        check_composed(me, lambda w: theirs(*w.values()), _talking, inputs)
 
 
 def _talking(w: dict[str, Any]) -> Any:

@@ -95,9 +95,9 @@ def learns(me: Learner) -> str:
     at_last, now = loss_of(slice(0, 1000)), float(np.mean(losses[-20:]))
     if not accuracy >= ENOUGH:
         raise Wrong(
-            f"{accuracy:.1%} of {NEW_IMAGES} new images are right, expected {ENOUGH:.0%}; the loss was "
+            f"{accuracy:.1%} of {NEW_IMAGES} new images are classified correctly, expected {ENOUGH:.0%}; the loss was "
             f"{losses[0]:.2f} at first and {now:.2f} over the last 20 steps"
         )
     if abs(now - at_last) > 0.1 + 0.5 * at_last:
         raise Wrong(f"the last 20 losses are {now:.3f} on average, but the weights in w have a loss of {at_last:.3f}")
-    return f"{accuracy:.1%} of {NEW_IMAGES} new images are right, {ENOUGH:.0%} were asked for"
+    return f"{accuracy:.1%} of {NEW_IMAGES} new images are classified correctly, {ENOUGH:.0%} were asked for"

@@ -2,8 +2,9 @@
 
 import pytest
 
-from minicait.learn import EXERCISES, HINTS, find, grade, grade_all, lay_out
+from minicait.learn import EXERCISES, HINTS, find, grade, lay_out
 from minicait.learn.checks import CHECKS
+from minicait.learn.grade import Grader
 from tests.learn.folders import ANSWERS, places, write
 
 FAST = [exercise.number for exercise in EXERCISES if exercise.number != "12.1"]
@@ -43,7 +44,7 @@ def test_grading_is_deterministic(number, solved):
 
 def test_starters_are_not_written(tmp_path):
     lay_out(tmp_path)
-    for result in grade_all(tmp_path):
+    for result in map(Grader(tmp_path).grade, EXERCISES):
         assert result.verdict == "not written", result.message
         names = " ".join(find(result.number).names)
         assert result.message.startswith(f"{result.number} is not written yet: {names.split()[0].rstrip(',')}")
